@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.deploy.protocol.secure_sum import Cohort, Masker, Party, new_key, opened_sum, public_key
+from sordino.deploy.protocol.secure_sum import Cohort, Masker, Party, new_key, open_sum, public_key
 from sordino.experiment.config import Experiment
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.integers import CLIENTS, RECORDS, gaussian_table
@@ -61,19 +61,19 @@ def masks() -> None:
     values = np.zeros(PARAMETERS, dtype=np.int64)
     about = f"{PARAMETERS:,} parameters, {SITES} sites"
     first = next(iter(private))
-    seconds = quickest(lambda: Masker(cohort, first, private[first]).masked(values, 32))
+    seconds = quickest(lambda: Masker(cohort, first, private[first]).mask(values, 32))
     print(f"masks of one site: {seconds:.3f} s for {about} (aimed at: 0.2)")
     maskers = {one: Masker(cohort, one, key) for one, key in private.items()}
-    sent = {one: masker.masked(values, 32) for one, masker in maskers.items()}
+    sent = {one: masker.mask(values, 32) for one, masker in maskers.items()}
     for dropped in (0, 1):
         survivors = list(private)[dropped:]
         openings = {
-            one: maskers[one].opening(survivors, {other: sent[other].shares[one] for other in survivors})
+            one: maskers[one].make_opening(survivors, {other: sent[other].shares[one] for other in survivors})
             for one in survivors
         }
         vectors = {one: sent[one].vector for one in survivors}
         begun = time.process_time()
-        assert not opened_sum(cohort, vectors, survivors, openings).any()
+        assert not open_sum(cohort, vectors, survivors, openings).any()
         print(f"the server's sum, {dropped} dropped: {time.process_time() - begun:.2f} s for {about}")
 
 
@@ -86,7 +86,7 @@ def rounds() -> None:
     def watch(report: RoundReport) -> None:
         found.append(report.seconds)
 
-    with tempfile.TemporaryDirectory() as folder, trial.new(Experiment.make(ROUND), 3, Path(folder)) as made:
+    with tempfile.TemporaryDirectory() as folder, trial.open_trial(Experiment.make(ROUND), 3, Path(folder)) as made:
         made.run(watch, lambda sentence: None)
     print(f"a round of three sites: {statistics.median(found[1:]):.1f} s by the clock (aimed at: 6)")
 

@@ -30,7 +30,7 @@ from sordino.privacy.mechanism import Floats
 from sordino.privacy.release import Update
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 
 ROUNDS = 200
 PARTS: dict[str, tuple[type, str]] = {
@@ -40,7 +40,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "- noise": (Floats, "noised"),
     "- memory": (Memory, "write"),
     "ledger": (Ledger, "charge"),
-    "journal": (RunBooks, "charge"),
+    "journal": (RunFiles, "charge"),
 }
 SMALLEST = replace(W3, shape=(1,), network="logistic")
 

@@ -29,7 +29,7 @@ from sordino.learning.descent import InPlace
 from sordino.learning.network import Learner
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.privacy.clipping import COMPILER_OPTIONS, CompiledSum, compiled_sum
+from sordino.privacy.clipping import COMPILER_OPTIONS, CompiledSum, compile_sum
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
@@ -173,7 +173,7 @@ def contenders() -> tuple[dict[str, Step], dict[str, Step]]:
     quick: dict[str, Step] = {"without privacy": bare_step(), "sordino": our_step()}
     small: dict[str, Step] = {"without privacy": quick["without privacy"], "sordino": our_step(rate=1.0)}
     try:
-        made = compiled_sum(network(), (1, 28, 28), 10)
+        made = compile_sum(network(), (1, 28, 28), 10)
         quick |= {"without privacy, compiled": compiled_bare_step(), "sordino, compiled": our_step(made)}
         small |= {"sordino, compiled": our_step(made, rate=1.0)}
         small |= {"without privacy, compiled": quick["without privacy, compiled"]}

@@ -21,7 +21,7 @@ suppress_warnings = ["myst.strikethrough"]
 
 html_theme = "furo"
 html_title = f"Sordino {VERSION}"
-html_static_path = ["static", "../sordino/report/page/style"]
+html_static_path = ["static", "../sordino/report/html/style"]
 html_css_files = ["site.css", "pictures.css"]
 html_copy_source = html_show_sphinx = False
 

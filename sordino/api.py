@@ -1,4 +1,4 @@
-"""The Python interface: each function does what the command of the same name does. For example::
+"""Python interface: each function does what the command of the same name does. For example::
 
     import sordino
 
@@ -10,8 +10,9 @@ Keywords are the keys of an experiment file; `set` holds hyper-parameters: `set=
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
-from sordino.federation.rounds import RoundReport, Watch
+from sordino.federation.rounds import RoundReport, RoundWatch
 from sordino.privacy.budget.client_plan import Plan, plan
 from sordino.report.html.make import make_report
 from sordino.report.logs import log_runs
@@ -53,37 +54,46 @@ __all__ = [
 def run(
     experiment: str | Path | None = None,
     *,
-    watch: Watch | None = None,
+    watch: Callable[[RoundReport], None] | None = None,
     log: str | None = None,
     progress: bool | None = None,
     **keys: Any,
 ) -> RunResult:
-    """Run an experiment (a TOML file, keywords, or both) and return its summary.
+    """Run an experiment and return its summary.
 
-    `watch` is called with a `RoundReport` after each round. `log` names a board that is told of them: "tensorboard",
-    "mlflow" or "wandb". `progress` shows a bar; by default in notebooks only.
+    Args:
+        experiment: Name of a TOML file; keywords win over what it says.
+        watch: Called with a `RoundReport` after each round.
+        log: Where rounds are logged: "tensorboard", "mlflow" or "wandb".
+        progress: Whether a progress bar is shown; by default in notebooks only.
+        keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`.
     """
     prepared = prepare(_experiment(experiment, keys))
     with _display(progress) as screen, log_runs(screen, log, prepared.experiment.store) as display:
         place = Place(display, prepared)
-
-        def tell(report: RoundReport) -> None:
-            place(report)
-            if watch is not None:
-                watch(report)
-
-        result = start(prepared, watch=tell, begun=place.begin)
+        result = start(prepared, watch=_Both(place, watch), begun=place.begin)
         place.end(result.accuracy["personal"])
         return RunResult(result)
 
 
 def resume(
-    run: str, store: str | Path = DEFAULT_STORE, *, watch: Watch | None = None, budget_over_runs: float | None = None
+    run: str,
+    store: str | Path = DEFAULT_STORE,
+    *,
+    watch: Callable[[RoundReport], None] | None = None,
+    budget_over_runs: float | None = None,
 ) -> RunResult:
-    """Take up a stopped run and return its summary: the same as if it had never been stopped. `budget_over_runs` is
-    another limit for all runs on its people than its own."""
+    """Resume a stopped run and return its summary, which is the same as if the run had never been stopped.
+
+    Args:
+        run: Name of the run.
+        store: Folder of the store.
+        watch: Called with a `RoundReport` after each round.
+        budget_over_runs: Limit on the epsilon of all runs on the same people, instead of the run's own.
+    """
     found = Store(Path(store), must_exist=True)
-    return RunResult(resume_run(run, found, watch, budget_over_runs=budget_over_runs))
+    watching_rounds = None if watch is None else RoundWatch(watch)
+    return RunResult(resume_run(run, found, watching_rounds, budget_over_runs=budget_over_runs))
 
 
 def compare(
@@ -97,19 +107,25 @@ def compare(
     progress: bool | None = None,
     **keys: Any,
 ) -> ComparisonResult:
-    """Run several methods with several seeds at equal epsilon.
+    """Run several methods with several seeds at equal epsilon, and test their differences.
 
-    `epsilon=[1, 2, 4, 8]` goes through several budgets, `sweep={"clients": [20, 100]}` through the values of any keys;
-    `tune={"rate": [0.01, 0.1]}` first chooses among values on seeds that are not reported; `jobs` runs go on at once,
-    or, with None, as many as sizes suggest.
+    Args:
+        experiment: Name of a TOML file; keywords win over what it says.
+        methods: Names of methods, with hyper-parameters in brackets: "feddpa[tau=0.8]".
+        seeds: Number of seeds.
+        sweep: Values of keys to go through, such as `{"clients": [20, 100]}`.
+        jobs: Number of runs at a time; None chooses it by the size of the runs.
+        tune: Values of hyper-parameters to choose from on seeds that are not reported: `{"rate": [0.01, 0.1]}`.
+        progress: Whether a progress bar is shown; by default in notebooks only.
+        keys: Keys of an experiment file; `epsilon` may be a list of budgets.
     """
     if isinstance(methods, str) or not all(isinstance(name, str) for name in methods):
         raise UserError(f"methods is a list of names, not {quoted(methods)}: for example ['local', 'dp-fedavg'].")
     if not isinstance(seeds, int):
-        raise UserError(f"seeds is how many there are, not {quoted(seeds)}.")
+        raise UserError(f"seeds is the number of seeds, not {quoted(seeds)}.")
     if isinstance(keys.get("epsilon"), list | tuple):
         if "epsilon" in (sweep or {}):
-            raise UserError("'epsilon' is given twice: name its values once.")
+            raise UserError("'epsilon' is swept twice: name its values once.")
         sweep = {"epsilon": keys.pop("epsilon"), **(sweep or {})}
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
@@ -118,8 +134,24 @@ def compare(
     return ComparisonResult(found)
 
 
+@dataclass(frozen=True)
+class _Both:
+    """A watch that tells a display, and a user's function of the rounds."""
+
+    place: Place
+    told: Callable[[RoundReport], None] | None
+
+    def __call__(self, report: RoundReport) -> None:
+        self.place(report)
+        if self.told is not None:
+            self.told(report)
+
+    def blending(self, done: int, clients: int) -> None:
+        self.place.blending(done, clients)
+
+
 def _display(progress: bool | None) -> AbstractContextManager[Display]:
-    """Where progress is shown: in notebooks, unless it is wanted elsewhere or nowhere."""
+    """Return the progress display: by default in notebooks only."""
     return watching(quiet=not (in_notebook() if progress is None else progress))
 
 
@@ -130,7 +162,14 @@ def audit(
     tiers: Collection[int] = ALL_TIERS,
     **keys: Any,
 ) -> dict[str, Any]:
-    """Attack what a method claims; the document that `sordino audit --json` prints."""
+    """Attack what a method claims and return the document that `sordino audit --json` prints.
+
+    Args:
+        experiment: Name of a TOML file; keywords win over what it says.
+        trials: Number of trials of attacks that repeat a mechanism.
+        tiers: Kinds of attack, 0 to 3.
+        keys: Keys of an experiment file.
+    """
     return audit_claims(_experiment(experiment, keys), trials, tiers).asdict()
 
 
@@ -138,5 +177,7 @@ def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence
     if file is None:
         return Experiment.make(keys, methods=methods)
     if not isinstance(file, str | Path):
-        raise UserError(f"An experiment is the name of a TOML file, not {quoted(file)}: give keys by their names.")
+        raise UserError(
+            f"An experiment is the name of a TOML file, not {quoted(file)}; write keys by name, as in rounds=5."
+        )
     return Experiment.read(Path(file), keys, methods=methods)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_NAMES = 30
-"""How many known names a sentence lists."""
+"""Largest number of known names that a sentence lists."""
 
 
 class UserError(Exception):
@@ -20,12 +20,12 @@ class UserError(Exception):
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython and notebooks show of it: the sentence, without the calls that led to it."""
+        """Return what IPython and notebooks show: the sentence without the calls that led to it."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class ProblemsError(UserError):
-    """Several mistakes at once, each a sentence of its own."""
+    """Several mistakes at once, one sentence each."""
 
     def __init__(self, where: str, sentences: Sequence[str]) -> None:
         self.sentences = list(sentences)
@@ -33,7 +33,7 @@ class ProblemsError(UserError):
 
 
 def refuse(where: str, sentences: Sequence[str]) -> None:
-    """Raise what is wrong, all of it; nothing where nothing is."""
+    """Raise one error for all `sentences`, if there are any; `where` names the file or folder they are about."""
     if len(sentences) == 1:
         raise UserError(sentences[0])
     if sentences:
@@ -41,7 +41,7 @@ def refuse(where: str, sentences: Sequence[str]) -> None:
 
 
 class WorkerError(UserError):
-    """A worker process died or ran out of memory: nobody's mistake, and the run can be resumed."""
+    """A worker process died or ran out of memory: not the user's mistake; the run can be resumed."""
 
 
 MACHINE = (WorkerError, OSError, MemoryError)
@@ -49,13 +49,16 @@ MACHINE = (WorkerError, OSError, MemoryError)
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C while a run was under way: one sentence that says how to take it up."""
+    """Ctrl-C during a run: one sentence that says how to resume it."""
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist, with the nearest names that do.
+    """Make the error for a name that does not exist, with the nearest name that does.
 
-    `what` is the kind of thing ("method"), `given` the name that was written, `known` the right ones.
+    Args:
+        what: Kind of thing, such as "method".
+        given: The name that was written.
+        known: The names that exist.
     """
     names = sorted(known)
     lower = {name.lower(): name for name in reversed(names)}
@@ -68,13 +71,13 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
 
 
 def quoted(value: object) -> str:
-    """A value as it was written, in short: what a user gave may be a book."""
+    """Quote a value as it was written; of more than 200 characters, the first 100 and the last 50."""
     text = repr(str(value) if isinstance(value, Path) else value)
     return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"
 
 
-def wrong(problem: Mapping[str, Any]) -> str:
-    """What pydantic says is wrong, with tiny bounds in powers of ten: it would write 1e-100 as a hundred digits."""
+def pydantic_message(problem: Mapping[str, Any]) -> str:
+    """Return pydantic's message with tiny bounds in powers of ten: it writes 1e-100 as a hundred digits."""
     tiny = [bound for bound in problem.get("ctx", {}).values() if isinstance(bound, float) and 0 < bound < 1e-4]
     said = str(problem["msg"])
     return f"{said.rpartition(' ')[0]} {tiny[0]:g}" if tiny else said
@@ -82,7 +85,7 @@ def wrong(problem: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Make the folder of a file that the user asked for; what keeps it from being written becomes a sentence."""
+    """Make the folder of an output file, and turn failures to write into errors for the user."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
@@ -93,7 +96,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse a place where nothing can be written, before the work that it is for; nothing is left behind there."""
+    """Refuse an output path that cannot be written, before the work that it is for. No file is left there."""
     if path is None:
         return
     with writing(path):

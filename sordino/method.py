@@ -1,14 +1,14 @@
-"""What a method is, and what it may ask of a federation. Read this first.
+"""Methods, and the federation that a method talks to. Read this first.
 
 A method is a frozen dataclass of hyper-parameters with a server side and a client side. The server side,
 `run`, is a script in the order of the paper's algorithm. The client side is one or more *steps*: pure
-functions `step(message, me, data)` of what the server sent, what the client remembered (`me`, with
-`me["participations"]`, how often it has taken part) and the client's data. What a step sends is
-declared beside it with `@sends` and leaves through the gate.
+functions `step(message, me, data)` of the server's message, the client's memory (`me`; `me["participations"]`
+counts the rounds in which it has taken part) and the client's data. What a step sends is declared beside
+it with `@sends` and leaves through the gate.
 
-Where whole clients are protected, a step sees its client's records as they are: whatever it sends is bounded and
-noised. Where records are protected, it sees them through noisy gradients alone (`PrivateRecords`); single values that
-it may hand to the gate come sealed.
+Where whole clients are protected, a step sees its client's records as they are (`Records`): whatever it sends is
+bounded and noised. Where single records are protected, a step sees them through noisy gradients alone
+(`PrivateRecords`); values of single records are sealed, and only the gate opens them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
-from sordino.privacy.release import Releases, Unit, record_needs, unprotected
+from sordino.privacy.release import Releases, record_needs, without_privacy
+from sordino.privacy.unit import Unit
 
 Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]
 
-# What a hyper-parameter may be: configuration refuses the rest.
+# Ranges of hyper-parameters: configuration refuses values outside them.
 LARGEST = 1e18
 """Numbers beyond this, and those nearer to zero than one over it, have squares that float32 cannot hold."""
 LEAST_SHARE = 1e-9
@@ -46,30 +47,36 @@ Positive = Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=Fals
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=LEAST_SHARE, le=1 - LEAST_SHARE, allow_inf_nan=False)]
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1e9
-"""What a budget may be: less asks for noise that float32 cannot hold, more is a number without meaning."""
+"""Range of a budget: a smaller one asks for noise that float32 cannot hold, a larger one protects nobody."""
 Epsilon = Annotated[float, Field(ge=LEAST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a step hands over at the end of its work at one client."""
+    """Outcome of a step at one client."""
 
     send: dict[str, Any] = field(default_factory=dict)
-    """What shall leave the client: tensors, and at record level sealed values. It passes the gate first."""
+    """Values that leave the client, through the gate: tensors, and at record level sealed values."""
     keep: dict[str, Tensor] = field(default_factory=dict)
-    """What the client remembers: private, it never leaves. `model` is what the client predicts with. What may be
-    remembered of what was sent is written by `Method.learn`, which sees no data."""
+    """Private memory of the client, which never leaves it. `model` is the model that the client predicts with.
+    `Method.learn`, which sees no data, writes what the client may remember of what it sent."""
     start: Tensor | None = None
-    """The model with which the client began the round, for the accuracy at round start."""
+    """Model with which the client began the round, for the accuracy at round start."""
 
 
 RETURNED = {Result: "a Result", Mapping: "a dictionary", list: "a list"}
 """Names of the types that a method's own functions return."""
 
 
-def returned(method: object, name: str, value: Any, kind: type) -> Any:
-    """Check the value that a function of a user's method returned: anything but a `kind` is refused. A function without
-    `return` returns None."""
+def check_returned(method: object, name: str, value: Any, kind: type) -> Any:
+    """Return `value` if it is a `kind`; refuse anything else, such as the None of a function without `return`.
+
+    Args:
+        method: The user's method, for the error.
+        name: Name of its function.
+        value: What that function returned.
+        kind: The type that it should have returned.
+    """
     if not isinstance(value, kind):
         words = RETURNED.get(kind, f"a {kind.__name__}")
         found = "nothing" if value is None else f"a {type(value).__name__}"
@@ -78,35 +85,35 @@ def returned(method: object, name: str, value: Any, kind: type) -> Any:
 
 
 def result_of(method: object, step: str, value: Any) -> Result:
-    """Check the value that a step of a user's method returned: a `Result` of two dictionaries."""
-    result: Result = returned(method, step, value, Result)
+    """Return `value`, which a step returned, if it is a `Result` of two dictionaries; refuse anything else."""
+    result: Result = check_returned(method, step, value, Result)
     for part, table in (("send", result.send), ("keep", result.keep)):
-        returned(method, f"{step}, as what it shall {part},", table, Mapping)
+        check_returned(method, f"{step}, as what it shall {part},", table, Mapping)
     return result
 
 
 class Replies(Protocol):
-    """What came back from the clients that were asked, bounded and noised."""
+    """Answers of the clients that were asked, bounded and noised."""
 
     who: Sequence[int]
-    """Who answered."""
+    """Numbers of the clients that answered: perhaps fewer than were asked."""
 
     def mean(self, release: str) -> Tensor:
-        """The average over the cohort, whose size is public."""
+        """Return the sum of a release over those who answered, divided by the public size of the cohort."""
 
     def rows(self, release: str) -> Tensor:
-        """One row per client. Where noise covers sums only, this exposes single messages, and everybody pays for them
-        what the server pays."""
+        """Return one row for each client. Where noise covers sums only, this exposes single messages: everybody is then
+        charged what the server is charged."""
 
     def deviation(self, release: str) -> Tensor:
-        """The noise on each coordinate of the sum over the cohort: public."""
+        """Return the standard deviation of the noise on each coordinate of the sum over the cohort: public."""
 
     def has(self, release: str) -> bool:
-        """Whether it was due in this round."""
+        """Whether the release was due in this round."""
 
 
 class State:
-    """What the server keeps between rounds, by name: tensors and numbers. Restored when a run resumes."""
+    """Memory of the server between rounds: tensors and numbers by name. Restored when a run resumes."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
@@ -123,12 +130,12 @@ class State:
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent, decided before the first round: public."""
+    """Privacy budget of a run, decided before the first round: public."""
 
     delta: float
     multiplier: float
-    """Noise over sensitivity that the protected observer meets in one round; at record level the median over clients
-    of that of a gradient; zero where nothing is private."""
+    """Noise multiplier of one round for the observer that the run protects from: standard deviation of the noise over
+    sensitivity. At record level the median over clients of that of one gradient; zero where nothing is private."""
 
 
 class Federation(Protocol):
@@ -138,47 +145,52 @@ class Federation(Protocol):
     budget: Budget
     layout: Layout
     features: int
-    """How many numbers one record has."""
+    """Number of values in one record."""
     classes: int
-    """How many classes records may have."""
+    """Number of classes."""
 
     @property
     def record_plan(self) -> RecordPlan:
-        """At record level: the clients' budgets and noise."""
+        """Budgets and noise of the clients; at record level only."""
 
     def public(self) -> Records:
-        """Records that belong to no client, for the server's own training."""
+        """Return the records that belong to no client, for the server's own training."""
 
     def everyone(self) -> Sequence[int]:
-        """All clients."""
+        """Return the numbers of all clients."""
 
     def judge(self, model: Tensor) -> tuple[float, float]:
-        """Loss and accuracy of a model on public records that belong to no client."""
+        """Return loss and accuracy of a model on public records, which belong to no client."""
 
     def random(self, *purpose: object) -> Generator:
-        """Randomness for the server's own choices, another for each purpose and round."""
+        """Return a generator for the server's own choices: another one for each purpose and round."""
 
     def state(self, **initial: Any) -> State:
-        """What the server keeps: `initial` at the first round, what was kept when a run resumes.
+        """Return the server's state: `initial` at the first round, the stored state when a run resumes.
 
-        A value that takes long to make is given as a function without arguments, which is called at the first round
-        only.
+        A value that takes long to compute may be given as a function without arguments, which is called at the first
+        round only.
         """
 
     def rounds(self, state: State) -> Iterable[int]:
-        """The rounds still to do. Evaluates, logs and checkpoints between them."""
+        """Yield the numbers of the rounds still to do; evaluate, log and checkpoint between them."""
 
     def sample(self) -> Sequence[int]:
-        """The clients whose turn it is in this round."""
+        """Return the numbers of the clients whose turn it is in this round."""
 
     def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
-        """The noise on each coordinate of one client's message, if `step` were asked in this round: public."""
+        """Return the standard deviation of the noise on each coordinate of one client's message, if `step` were asked
+        with `message` in this round: public."""
 
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
-        """Charge what `step` sends, run it at the clients `who` with `message`, and bring back what left.
+        """Charge what `step` sends, run it at clients, and return what left them.
 
-        Questions belong into the loop over `rounds`: what is asked before it would be asked again on resume. A value of
-        the message that is an `Each` reaches every client as its own row.
+        Ask within the loop over `rounds`: a question before it would be asked again on resume.
+
+        Args:
+            who: Numbers of the clients, each at most once.
+            step: A function of the method that is decorated with `@sends`.
+            message: Values for the step, by name. Every client gets its own row of an `Each`.
         """
 
 
@@ -187,13 +199,13 @@ class Method:
     """A federated learning method: subclass it as a frozen dataclass of hyper-parameters."""
 
     title: ClassVar[str]
-    """One line: what it does."""
+    """Description in one line."""
     paper: ClassVar[str]
-    """The citation."""
-    unit: ClassVar[Unit] = "client"
-    """What its epsilon protects."""
+    """Citation."""
+    unit: ClassVar[Unit] = Unit.CLIENT
+    """Unit that its epsilon protects."""
     caveats: ClassVar[dict[Variant, str]] = {}
-    """What a reader must know of a variant's epsilon, in a sentence."""
+    """Warning about the epsilon of a variant, in a sentence."""
 
     variant: Variant = "sound"
     """`sound`: the epsilon holds as stated. `paper`: the mechanism as published, its true epsilon printed."""
@@ -209,51 +221,59 @@ class Method:
     rate: Positive = 0.1
     """The local learning rate. FedDPA, FedGLP-ADP: 1e-3 with Adam."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of SGD."""
+    """Momentum of SGD."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        """The server's script, from the initial `model` to the last round.
+        """Train: the server's script, from the initial `model` (a flat vector) to the last round.
 
-        It makes its state with `fed.state` and asks within `fed.rounds`. What it does before the loop is done again
-        when a run resumes, so it must not depend on what clients have answered.
+        It makes its state with `fed.state` and asks within `fed.rounds`. Whatever stands before the loop is done again
+        when a run resumes, so it must not depend on answers of clients.
         """
         raise NotImplementedError
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
-        """What a client remembers before it has taken part: the names, shapes and first values of `keep`."""
+        """Return the memory of a client before its first round: names, shapes and first values of `Result.keep`."""
         return {"model": model}
 
     def public_memory(self, model: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """The public half of what a client remembers: the names, shapes and first values of what `learn` gives.
+        """Return the public half of a client's memory before its first round: names, shapes and first values of what
+        `learn` returns.
 
-        Bounds and masks of what leaves may be read from it, because the server has already been paid for. A step reads
-        it from `me`, but cannot write it. Others, who knew sums only, pay the server's price for what it was learned
-        from as soon as its client sends again: what a client sends then may tell of the noise that it added before.
+        Bounds and masks of releases may depend on it, because it follows from messages that have been charged. A step
+        reads it from `me`, but cannot write it. A client's later messages may reveal the noise on those from which it
+        learned; so, from its next release on, all observers are charged the server's price for them.
         """
         return {}
 
     def learn(
         self, public: dict[str, Tensor], message: Message, sent: dict[str, Tensor], layout: Layout
     ) -> dict[str, Tensor]:
-        """What a client may remember of what it sent: it sees the noisy message, and no data."""
+        """Return what a client remembers publicly of what it sent; no data are seen here.
+
+        Args:
+            public: Its public memory so far.
+            message: The server's message.
+            sent: What left the client, with its noise, by release.
+            layout: Names and shapes of the model's parameters.
+        """
         return public
 
     def descent(self, data: Records) -> Descent:
-        """Local training with this method's hyper-parameters."""
+        """Return local training on `data` with this method's hyper-parameters."""
         return Descent(data, self.optimizer, self.rate, self.batch, self.momentum)
 
     def steps(self) -> dict[str, Releases]:
-        """The client's steps by name, each with what it sends under these hyper-parameters."""
+        """Return the releases of each step, by the step's name, under these hyper-parameters."""
         found = {}
         for name, step in inspect.getmembers(type(self), inspect.isfunction):
             declare = getattr(step, "releases", None)
             if declare is not None:
-                declared: Releases = returned(self, f"@sends of {name}", declare(self), Mapping)
-                found[name] = declared if self.privacy == "dp" else unprotected(declared)
+                declared: Releases = check_returned(self, f"@sends of {name}", declare(self), Mapping)
+                found[name] = declared if self.privacy == "dp" else without_privacy(declared)
         return found
 
     def record_needs(self) -> RecordNeeds:
-        """What its steps release of a client's records besides noisy gradients."""
+        """Return what the steps release of a client's records besides noisy gradients."""
         return record_needs(self.steps())
 
     def is_private(self) -> bool:
@@ -261,7 +281,7 @@ class Method:
         return any(release.private for releases in self.steps().values() for release in releases.values())
 
     def settled(self, clients: int) -> Method:
-        """The method with choices made that depend on how many clients there are."""
+        """Return the method with those hyper-parameters filled in that depend on the number of clients."""
         return self
 
     def needs_public(self) -> bool:
@@ -269,39 +289,43 @@ class Method:
         return False
 
     def check_data(self, people: str) -> None:
-        """Refuse data that this method must not protect; `people` is who they are about (`sordino.data.people`)."""
+        """Refuse data that this method must not be used on; `people` is the fingerprint of the persons in them."""
         return
 
     def files(self) -> tuple[str, ...]:
-        """The hyper-parameters that name files. What `file_contents` gives of them, as JSON, may stand in their place:
-        on real machines nobody opens a file because a server names it."""
+        """Return the names of hyper-parameters that name files. The JSON of `file_contents` may stand in their place: a
+        site never opens a file because a server names it."""
         return ()
 
     def file_contents(self) -> dict[str, Any]:
-        """What it reads from files besides code, by name, as it stands there now: it decides the run's results."""
+        """Return the present contents of the files that decide the run's results, besides code, by name."""
         return {}
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor] | None:
-        """The models that the server holds, one row each, and the number of each client's; None where it has none."""
+        """Return the server's models, one row each, and the row of each client's model; None where it has none."""
         model = state.__dict__.get("model")
         return None if model is None else (model.unsqueeze(0), torch.zeros(clients, dtype=torch.int64))
 
     def pictures(self, state: State, folder: Path) -> None:
-        """Draw what a finished run has to show besides its curves."""
+        """Draw pictures of a finished run, besides its curves, into `folder`."""
         return
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
-        """What a user should know before a run with this schedule and budget."""
+        """Return sentences that a user should read before a run with this schedule and budget."""
         return []
 
     def discloses(self) -> list[str]:
-        """What the method lets others know that its epsilon does not cover, besides what leaves bare; in sentences."""
+        """Return sentences on what the method reveals beyond its epsilon, besides `Bare` releases."""
         return []
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float | None:
-        """The noise multiplier that the paper's own accounting gives for a budget, wrong or right.
+        """Return the noise multiplier that the paper's own accounting gives for a budget, right or wrong; None where
+        the paper accounts as Sordino does. The `paper` variant uses it.
 
-        None where the paper accounts as Sordino does. `records` is the number of training records of all
-        clients. Used by the `paper` variant only.
+        Args:
+            epsilon: The budget.
+            delta: The delta of that budget.
+            rounds: Number of rounds.
+            records: Number of training records of all clients together.
         """
         return None

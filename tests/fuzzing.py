@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import field_names
 from sordino.methods import find, names
-from sordino.util.selectable import named, settings
+from sordino.util.selectable import choices_of, settings
 
 
 def words(text: str) -> list[str]:
@@ -278,7 +278,7 @@ def spoiled(chance: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def hyper_parameter(chance: random.Random, name: str, hint: Any) -> dict[str, Any]:
     """A value for a hyper-parameter; where that is one of several kinds, mostly one of them and one of its settings."""
-    choice = named(hint)
+    choice = choices_of(hint)
     if choice is None or chance.random() < 0.1:
         return {name: value_for(chance, name, hint)}
     kind = chance.choice(sorted(choice.kinds))

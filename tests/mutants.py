@@ -67,7 +67,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("the ground depends on the experiment", "8, (self.seed,)", "8, (self.seed, self.identity or 0)"),
             ("one ground for all seeds", "8, (self.seed,)", "8, ()"),
-            ("one run's draws for all", "_begun(kind, size, run).copy()", "_begun(kind, size, run)"),
+            ("one run's draws for all", "_begin_digest(kind, size, run).copy()", "_begin_digest(kind, size, run)"),
             ("noise without an identity", "if self.identity is None:", "if False:"),
             ("secure words that are known", "os.urandom(8 * count)", "bytes(8 * count)"),
             (
@@ -92,8 +92,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "purpose, clients, covered.digests())",
                 "purpose, clients, [b''] * len(clients))",
             ),
-            ("own code: digests do not enter keys", "encoded(part) + digest", "encoded(part) + digest[:0]"),
-            ("own code: digests of 16 bits", "encoded(part) + digest", "encoded(part) + digest[:1]"),
+            ("own code: digests do not enter keys", "encode(part) + digest", "encode(part) + digest[:0]"),
+            ("own code: digests of 16 bits", "encode(part) + digest", "encode(part) + digest[:1]"),
             (
                 "own code: one value for all clients",
                 "enumerate(_row_digests(self.rows))",
@@ -112,7 +112,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "part[place if len(part) > 1 else 0]",
                 "part[0]",
             ),
-            ("own code: what else decides noise does not count", ", encoded(self.about)]", "]"),
+            ("own code: what else decides noise does not count", ", encode(self.about)]", "]"),
             ("own code: nobody knows what was drawn", "self._keys.extend(keys)", "pass"),
             ("own code: what was drawn is told twice", "        self._keys.clear()\n", ""),
             ("own code: draws without a nonce", "*([self.nonce.hex()] if self.nonce else [])", ""),
@@ -157,7 +157,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "ratio = ratio * squared >> PRECISION",
                 "ratio = ratio * squared * root >> 2 * PRECISION",
             ),
-            ("columns are not checked", "if held(table) != wanted:", "if False:"),
+            ("columns are not checked", "if table_masses(table) != wanted:", "if False:"),
             ("twice the bound", "Fraction(bound) ** 2 *", "4 * Fraction(bound) ** 2 *"),
             ("rounded and not looked at again", "if squares <= limit:", "if True:"),
             ("infinity passes", "if not math.isfinite(length):", "if False:"),
@@ -220,11 +220,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "integers: no bound",
-                "integers.rounded(mine, bound, deviation, grid)",
-                "integers.rounded_sum(mine, deviation, grid)",
+                "integers.round_contribution(mine, bound, deviation, grid)",
+                "integers.round_sum(mine, deviation, grid)",
             ),
             ("integers: sums without noise", "whole += RECORDS.noise(words, whole.size)", "pass"),
-            ("integers: noise of another grid", "else RECORDS\n", "else CLIENTS\n"),
+            ("integers: noise of another grid", "grid = RECORDS if", "grid = CLIENTS if"),
             (
                 "integers: nothing is refused",
                 "integers.check_signal(CLIENTS.longest(bound, deviation), len(entries))",
@@ -251,7 +251,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "for one in self.cohort.dropped(survivors)},\n",
                 "for one in {p.identity for p in self.cohort.parties} - {self.identity}},\n",
             ),
-            ("keys serve several asks", "(PROTOCOL, self.cohort.ask, *purpose)", "(PROTOCOL, *purpose)"),
+            ("keys serve several asks", "(PROTOCOL, self.cohort.question, *purpose)", "(PROTOCOL, *purpose)"),
             ("one key for several shares", "salt = os.urandom(KEY_BYTES)", "salt = bytes(KEY_BYTES)"),
             ("a share for anybody", 'b"share", self.identity, receiver, salt)', 'b"share", salt)'),
             ("cohorts that show single messages", "colluders, active_server) >= 2:", "colluders, active_server) >= 1:"),
@@ -275,25 +275,29 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "what leaves is not charged",
-                "book.append(payable(book.entries(), session, cost, desk.allowed))",
-                "payable(book.entries(), session, cost, desk.allowed)",
+                "ledger.append(authorize_payment(ledger.entries(), session, cost, context.policy))",
+                "authorize_payment(ledger.entries(), session, cost, context.policy)",
             ),
-            ("a second draw for one ask", "book.keep(work.ask, work.hash,", "0 and book.keep(work.ask, work.hash,"),
+            (
+                "a second draw for one ask",
+                "ledger.keep_answer(question.id, question.hash,",
+                "0 and ledger.keep_answer(question.id, question.hash,",
+            ),
             (
                 "the same ask with another content",
-                'if bytes(kept["hash"]) != work.hash:',
+                'if bytes(kept["hash"]) != question.hash:',
                 "if False:",
             ),
-            ("old questions are answered", "if last is not None and work.ask.order <= last:", "if False:"),
-            ("what was lost is drawn again", "work.ask.order <= last:", "work.ask.order < last:"),
+            ("old questions are answered", "if last is not None and question.id.order <= last:", "if False:"),
+            ("what was lost is drawn again", "question.id.order <= last:", "question.id.order < last:"),
             (
-                "the filter is not asked again",
-                "book.append(payable(book.entries(), session, cost, desk.allowed))",
-                "book.append(cost)",
+                "the filter is not question again",
+                "ledger.append(authorize_payment(ledger.entries(), session, cost, context.policy))",
+                "ledger.append(cost)",
             ),
             (
                 "outlet: a failing step is told",
-                '    with desk.keeping_errors(f"{where} failed on these records and contributes noise alone"):',
+                '    with context.log_errors(f"{where} failed on these records and contributes noise alone"):',
                 "    if True:",
             ),
         ],
@@ -303,7 +307,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/deploy/test_failures.py tests/deploy/test_witness.py",
         [
             ("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:"),
-            ("a restored site opens for others", 'book.append([Entry("opened"', 'str([Entry("opened"'),
+            ("a restored site opens for others", 'ledger.append([Entry("opened"', 'str([Entry("opened"'),
         ],
     ),
     (
@@ -312,43 +316,43 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("two draws have one row", '"draw": secrets.token_hex(16)', '"draw": ""')],
     ),
     (
-        "deploy/site/context.py",
+        "deploy/site/session.py",
         "tests/deploy/test_freshness.py tests/deploy/test_failing_sites.py",
         [
             ("one nonce for all times", "lambda: secrets.token_bytes(32)", "lambda: bytes(32)"),
             ("one witness is enough", "return len(self.others) if named is None else named", "return 1"),
             (
                 "outlet: only some errors stay at the site",
-                "        except BaseException:\n            self.note",
-                "        except ValueError:\n            self.note",
+                "        except BaseException:\n            self.log",
+                "        except ValueError:\n            self.log",
             ),
-            ("outlet: errors are not logged", '            self.note(f"{what}:', '            id(f"{what}:'),
+            ("outlet: errors are not logged", '            self.log(f"{what}:', '            id(f"{what}:'),
         ],
     ),
     (
         "deploy/site/site.py",
         "tests/deploy/test_witness.py tests/deploy/test_rules.py",
         [
-            ("replies leave before the witness", "if book.head() != self._witnessed:", "if False:"),
-            ("a change of rules is not in the ledger", "            book.append(changed)", "            pass"),
-            ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
+            ("replies leave before the witness", "if ledger.head() != self._witnessed:", "if False:"),
+            ("a change of rules is not in the ledger", "            ledger.append(changed)", "            pass"),
+            ("a change of rules is not told", "notices = [RULES_CHANGED] if", "notices = [] if"),
         ],
     ),
     (
         "deploy/site/witness.py",
         "tests/deploy/test_witness.py",
         [
-            ("a folder behind its witness opens", "elif book.link(seen.position) != seen.link:", "elif False:"),
-            ("a lost witness is not told", "if book.is_witnessed():", "if False:"),
+            ("a folder behind its witness opens", "elif ledger.link(seen.position) != seen.link:", "elif False:"),
+            ("a lost witness is not told", "if ledger.is_witnessed():", "if False:"),
             (
                 "any witness is believed",
-                "if not keys.is_signed(keys.public_identity(self.private), signature, *head.said()):",
+                "if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):",
                 "if False:",
             ),
-            ("the witness goes back", "            self.check(book)\n", ""),
+            ("the witness goes back", "            self.check(ledger)\n", ""),
             ("a witness inside of the folder", "if where.is_relative_to(folder.resolve()):", "if False:"),
             ("an accepted backup has a budget", "if isinstance(doubt, OlderThanWitnessError):", "if False:"),
-            ("nobody confirms what is accepted", "if allowed.roster is None:", "if False:"),
+            ("nobody confirms what is accepted", "if policy.roster is None:", "if False:"),
             ("open runs are forgiven", 'run["state"] == "open" and run["run"] in unlimited', "False"),
         ],
     ),
@@ -356,13 +360,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/site/freshness.py",
         "tests/deploy/test_freshness.py tests/deploy/test_witness.py",
         [
-            ("restored sites go on", "if book.link(position) != note.head.link:", "if False:"),
-            ("nobody needs to confirm", "if len(counted) < desk.quorum:", "if False:"),
+            ("restored sites go on", "if ledger.link(position) != note.head.link:", "if False:"),
+            ("nobody needs to confirm", "if len(counted) < context.quorum:", "if False:"),
             ("notes on an earlier run count", "if position >= needed and not forgot:", "if not forgot:"),
             ("who has forgotten is a witness", "if position >= needed and not forgot:", "if position >= needed:"),
             (
                 "notes are not checked",
-                "return found if found.is_signed(sender, desk.nonce, desk.identity) else None",
+                "return found if found.is_signed(sender, context.nonce, context.identity) else None",
                 "return found",
             ),
             (
@@ -370,14 +374,14 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 'return keys.is_signed(sender, self.signature, "note", *about) and keys.is_signed(',
                 'return keys.is_signed(sender, self.signature, "note", *about) or keys.is_signed(',
             ),
-            ("a restart needs no notes", "if not (confirmed and desk.is_fresh):", "if not confirmed:"),
-            ("one run is confirmed for all", "if not (confirmed and desk.is_fresh):", "if not desk.is_fresh:"),
-            ("a longer branch hides the last", "if held is None or statement.passed(held[0]):", "if True:"),
+            ("a restart needs no notes", "if not (confirmed and context.is_fresh):", "if not confirmed:"),
+            ("one run is confirmed for all", "if not (confirmed and context.is_fresh):", "if not context.is_fresh:"),
+            ("a longer branch hides the last", "if held is None or statement.includes(held[0]):", "if True:"),
             ("statements are not checked", "if statement.is_signed(owner):", "if True:"),
             (
                 "links are not signed",
-                "_said(self.nonce, self.since, self.links)\n        )",
-                "_said(self.nonce, 0, b'')\n        ) or True",
+                "_statement_parts(self.nonce, self.since, self.links)\n        )",
+                "_statement_parts(self.nonce, 0, b'')\n        ) or True",
             ),
             ("a run begins twice alike", '"random": secrets.token_hex(16)}', '"random": ""}'),
             ("what is reserved is not confirmed", "for row in (start, *reserved) if", "for row in (start,) if"),
@@ -394,7 +398,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "the server forgets between runs",
-                "return None if head is None else head.packed()",
+                "return None if head is None else head.to_list()",
                 "return None",
             ),
             (
@@ -410,7 +414,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
             ("two plans in one run", "one.sampled != row.sampled for one in paid):", "False for one in paid):"),
-            ("records' turns are not counted", "if row.pool and session.left(row, paid) < 1:", "if False:"),
+            ("records' turns are not counted", "if row.pool and session.turns_left(row, paid) < 1:", "if False:"),
             (
                 "the records of a second run are not reserved",
                 "if of_records and session.run not in known else []",
@@ -424,32 +428,32 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "forged heads are believed",
-                "if place and not keys.is_signed(own, mine, *seen.said()):",
+                "if place and not keys.is_signed(own, mine, *seen.signed_parts()):",
                 "if False:",
             ),
-            ("restored ledgers go on", "if place and book.link(place) != known:", "if False:"),
+            ("restored ledgers go on", "if place and ledger.link(place) != known:", "if False:"),
             (
                 "the server's echo is not heard",
-                "if echo.position and book.link(echo.position)",
-                "if False and book.link(0)",
+                "if echo.position and ledger.link(echo.position)",
+                "if False and ledger.link(0)",
             ),
-            ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in book.entries()):', "if False:"),
+            ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in ledger.entries()):', "if False:"),
         ],
     ),
     (
         "deploy/accuracies.py",
         "tests/deploy/test_accuracies.py",
         [
-            ("shared accuracies are not charged", "books.charge(books.ledger.charge(sent,", "id((sent,"),
+            ("shared accuracies are not charged", "run_state.charge(run_state.ledger.charge(sent,", "id((sent,"),
             ("less noise on shared accuracies", "(len(NAMES) * (1 - share))", "(1 - share)"),
         ],
     ),
     (
-        "deploy/site/status.py",
+        "deploy/site/session.py",
         "tests/deploy/test_attacks.py",
         [
-            ("misfits are told without end", "len(told) >= allowed.rules.max_misfits:", "False:"),
-            ("misfits are not written down", "book.append([Entry(KIND,", "id([Entry(KIND,"),
+            ("misfits are told without end", "len(told) >= policy.rules.max_misfits:", "False:"),
+            ("misfits are not written down", "ledger.append([Entry(MISMATCH,", "id([Entry(MISMATCH,"),
         ],
     ),
     (
@@ -463,8 +467,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a ledger without its last rows",
-                "if _stored(Head(len(self._read), self._link)) != self.known(HEAD):",
-                "if not self._read:",
+                "if _head_bytes(Head(len(self._entries), self._link)) != self.fact(HEAD):",
+                "if not self._entries:",
             )
         ],
     ),
@@ -483,20 +487,20 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("wider matrices than were reserved for", "self.terms.check_reserved(rows)", "pass"),
             ("cohorts of any size", "if not terms.minimum <= len(parties) <= terms.schedule.cohort:", "if False:"),
-            ("strangers in the cohort", "allowed.check_members(", "id("),
+            ("strangers in the cohort", "policy.check_members(", "id("),
             (
                 "a site counts gradients by their names",
                 "names = same_turns(steps, row.step, row.release)",
                 "names = {row.release}",
             ),
-            ("bounds are not looked at", "allowed.check_question(terms, releases, public, self.gate)", "pass"),
+            ("bounds are not looked at", "policy.check_question(terms, releases, public, self.gate)", "pass"),
             ("noise from the seed", "if terms.seeded:", "if True:"),
             (
                 "keys that nobody signed",
                 "if not keys.is_signed(party.identity,",
                 "if False and not keys.is_signed(party.identity,",
             ),
-            ("one draw for all attempts", "attempt(work.number, work.ask.attempt)", "work.number"),
+            ("one draw for all attempts", "attempt(question.number, question.id.attempt)", "question.number"),
             (
                 "one site's own threshold in a sum",
                 "if terms.is_summed(releases) and any(isinstance(value, Each)",
@@ -537,7 +541,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "record-level runs where the site is to be protected",
-                'if terms.method.unit == "record" and rules.unit == "client":',
+                "if terms.method.unit.record_level and not rules.unit.record_level:",
                 "if False:",
             ),
             ("the owner's colluders are ignored", "if experiment.colluders < rules.colluders and", "if False and"),
@@ -549,7 +553,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "flower/link.py",
         "tests/flower/test_guard.py",
         [
-            ("announced bodies of any length", "int(value) > self.largest for", "False for"),
+            ("announced bodies of any length", "int(value) > self.max_request_bytes for", "False for"),
             ("endless bodies", "if self._left >= 0:", "if True:"),
             (
                 "an endless body is answered twice",
@@ -580,7 +584,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/site/spending.py",
         "tests/deploy/test_spending.py",
         [
-            ("records pay for the site once", "self._of_the_whole(2, left)", "self._of_the_whole(1, left)"),
+            ("records pay for the site once", "self._site_epsilon(2, left)", "self._site_epsilon(1, left)"),
             ("deltas are not added up", "left = delta - sum(one for _, one in self.reserved.values())", "left = delta"),
             ("the last run alone", "self.squares += float(", "self.squares = float("),
             ("record-level runs cost the site nothing", "math.inf if self.reserved else", ""),
@@ -625,7 +629,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/protocol/wire.py",
         "tests/deploy/test_wire.py",
         [
-            ("messages of any size", "if len(content) > most:", "if False:"),
+            ("messages of any size", "if len(content) > max_bytes:", "if False:"),
             ("booleans that are none", "bool((content > 1).any())", "False"),
             ("bodies with more than is named", "if body or not", "if not"),
             ("keys that come twice", "if len(found) < len(pairs):", "if False:"),
@@ -776,8 +780,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("numbers are not held", ".clamp(-half, half)", ".clamp(-1e9, 1e9)"),
             ("numbers are not centred", "rows.double() - (low + high) / 2", "rows.double()"),
             ("numbers are centred in float32", "rows.double() -", "rows -"),
-            ("any range will do", "LEAST <= high - low <= MOST", "True"),
-            ("any threshold will do", "(thresholds >= LEAST) & (thresholds <= MOST)", "(thresholds > 0)"),
+            ("any range will do", "MIN_BOUND <= high - low <= MAX_BOUND", "True"),
+            ("any threshold will do", "(thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)", "(thresholds > 0)"),
         ],
     ),
     (
@@ -849,14 +853,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
             (
                 "separate tensors cost what one costs",
-                "parts = self.thresholds(public).shape[1]",
+                "parts = self.thresholds(public).rows.shape[1]",
                 "parts = 1",
             ),
             (
                 "separate tensors cost what a plan says",
-                "return not self.separate",
-                "return True",
+                "def known_beforehand(self) -> bool:\n        return not self.separate",
+                "def known_beforehand(self) -> bool:\n        return True",
             ),
+            ("separate tensors are stacked", "return not self.separate", "return True"),
             ("a matrix without noise", "return Cover(multipliers, torch", "return Cover(0 * multipliers, torch"),
             (
                 "a mean without noise",
@@ -869,11 +874,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "isinstance(value, Sealed) and value.pool != pool",
             ),
             ("values of another pool", "or value.pool != pool", ""),
-            ("means are not held", "single = held(rows, self.low, self.high)", "single = held(rows, -1e9, 1e9)"),
+            (
+                "means are not held",
+                "single = hold_to_range(rows, self.low, self.high)",
+                "single = hold_to_range(rows, -1e9, 1e9)",
+            ),
             (
                 "records of a matrix are not shortened",
-                "kept = shortened(kept, lengths(kept)",
-                "kept = kept if True else shortened(kept, lengths(kept)",
+                "kept = shorten(kept, lengths(kept)",
+                "kept = kept if True else shorten(kept, lengths(kept)",
             ),
             (
                 "a matrix is charged as if half of the records were in it",
@@ -886,7 +895,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/release/of_records.py",
         "tests/privacy/test_ledger.py tests/test_own_methods.py tests/test_no_privacy.py",
         [
-            ("published masks are free", '= "everything"', '= "nothing"'),
+            (
+                "published masks are free",
+                "return ledger.expose_all(clients,",
+                "return [] and ledger.expose_all(clients,",
+            ),
+            (
+                "without privacy, what a release needs is forgotten",
+                "return getattr(self.of, name)",
+                "return super().__getattribute__(name)",
+            ),
             (
                 "a run without privacy is free",
                 "return Charge.infinite('privacy",
@@ -913,8 +931,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("shares beyond a round's budget", "if whole > 1 + 1e-9:", "if False:"),
             ("followers of nothing", "if missing:", "if False:"),
             ("two takers of the same gradients", "if len(gradients) > 1:", "if False:"),
-            ("two matrices at the price of one", "matrices=max(1, len(once)),", "matrices=1,"),
         ],
+    ),
+    (
+        "privacy/release/base.py",
+        "tests/test_own_methods.py",
+        [("single messages of sums are free", "return ledger.expose(row) if self.summed else []", "return []")],
     ),
     (
         "privacy/sealed.py",
@@ -1117,17 +1139,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "published rates: above the largest",
-                "most * min(max(part, LEAST_RATE), 1.0)",
-                "most * max(part, LEAST_RATE)",
+                "most * min(max(part, MIN_RATE_SHARE), 1.0)",
+                "most * max(part, MIN_RATE_SHARE)",
             ),
             (
                 "published rates: below zero",
-                "most * min(max(part, LEAST_RATE), 1.0)",
+                "most * min(max(part, MIN_RATE_SHARE), 1.0)",
                 "most * min(part, 1.0)",
             ),
             (
                 "published rates: budgets below the accountant's least are fitted",
-                "if epsilon <= quick_record_epsilon(((most * LEAST_RATE, multiplier, steps),), delta):",
+                "if epsilon <= quick_record_epsilon(((most * MIN_RATE_SHARE, multiplier, steps),), delta):",
                 "if False:",
             ),
             (
@@ -1153,6 +1175,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/test_contract.py",
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
+            ("records: two matrices at the price of one", "matrices=self.matrices + other.matrices", "matrices=1"),
+            ("records: means of one release alone", "means=self.means + other.means", "means=other.means"),
             (
                 "records: noise for one round",
                 "record_multiplier(budget, delta, rate, int(count) * turns,",
@@ -1260,8 +1284,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "losses: added records alone",
-                "_together(removed, counts, grid, windows[0]",
-                "_together(added, counts, grid, windows[1]",
+                "_compose_in_window(removed, counts, grid, windows[0]",
+                "_compose_in_window(added, counts, grid, windows[1]",
             ),
             ("losses: tails are forgotten", "infinite = -math.expm1(finite) + TAIL * delta", "infinite = 0 * TAIL"),
             ("losses: what is cut off below is forgotten", "removed[1] += ndtr(begin", "removed[1] += 0 * ndtr(begin"),
@@ -1281,7 +1305,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/accounting/calibration.py",
         "tests/privacy/test_remembered.py",
         [
-            ("remembered: searches are not told apart", "{_version()} {_plain(search)!r}", "{_version()}"),
+            ("remembered: searches are not told apart", "{_version()} {_plain_numbers(search)!r}", "{_version()}"),
             ("remembered: code is not told apart", "{_version()} {_plain", "{_plain"),
         ],
     ),
@@ -1328,13 +1352,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found.setdefault(place if deal is None else deal, [])",
                 "found.setdefault(deal, [])",
             ),
-            ("runs: a client is the same in all deals", '"client" if len(deals) < 2 else "record"', '"client"'),
+            ("runs: a client is the same in all deals", "unit if len(deals) < 2 else Unit.RECORD", "unit"),
             ("runs: the cheapest deal", "max(known, default=0.0) if", "min(known, default=0.0) if"),
             ("runs: a deal without bound is forgotten", "if len(known) == len(values) else None", "if True else None"),
             (
                 "runs: other deals' noise for records protects clients",
-                '== "client"] + bare, "client"',
-                '== "client"], "client"',
+                "if not _record_level(one)] + bare, unit",
+                "if not _record_level(one)], unit",
             ),
             (
                 "runs: a limit goes by one deal",
@@ -1360,13 +1384,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("runs: all observers are outsiders", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][0]'),
             ("runs: all observers are the server", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][-1]'),
             ("runs: a record moves its client's share by its bound only", "1 / (2 * mu)", "1 / mu"),
-            ("runs: noise for records protects clients", '== "client" else None for run', '== "client" else 0 for run'),
+            (
+                "runs: noise for records protects clients",
+                "[None if _record_level(run) else",
+                "[0 if _record_level(run) else",
+            ),
             ("runs: what left bare costs records nothing", "return (_recipe(INFINITE),)", "return ()"),
             ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
             ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
             (
                 "runs: a plan forgets that states expose",
-                'exposed = any(release.tells == "everything" for release in releases)',
+                "exposed = any(release.exposes_history() for release in releases)",
                 "exposed = False",
             ),
             ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
@@ -1463,10 +1491,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "federation/server.py",
         "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py "
-        "tests/experiment/test_resume.py",
+        "tests/experiment/test_resume.py tests/deploy/test_run_state.py",
         [
-            ("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None"),
-            ("lasting: a script that has ended is run again", "and self._books.restored.over:", "and False:"),
+            ("server: a resumed run begins its mean anew", "else restored.averaged", "else None"),
+            ("lasting: a script that has ended is run again", "and self._run_state.restored.over:", "and False:"),
+            ("server: sites are asked again after a kill", "self._run_state.saves_every_round or", ""),
             ("lasting: nobody says that the script has ended", "replace(self._now(), over=True)", "self._now()"),
             (
                 "outlet: a run ends although a step failed",
@@ -1505,7 +1534,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "charged if ending.as_scheduled else whole(",
                 "charged if True else whole(",
             ),
-            ("summary: sums count an early end as charged", "**spent_by(ledger),", "**spent_by(charged),"),
+            (
+                "summary: sums count an early end as charged",
+                "**spending_of_ledger(ledger),",
+                "**spending_of_ledger(charged),",
+            ),
         ],
     ),
     (
@@ -1544,8 +1577,9 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/store.py",
-        "tests/experiment/test_importing.py tests/test_failing_steps.py",
+        "tests/experiment/test_importing.py tests/test_failing_steps.py tests/test_assembly.py",
         [
+            ("the ledger has no chain of its own", 'if previous != found["link"]:', "if False:"),
             ("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED"),
             ("outlet: a failed run looks like a stopped one", '"stopped" if failed is None else "failed"', '"stopped"'),
             (
@@ -1556,9 +1590,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "assembly.py",
+        "tests/experiment/test_resume.py tests/test_failing_steps.py tests/test_assembly.py",
+        [
+            ("checkpoints leave out what clients remember", "attach(transport.memory)", "attach(None)"),
+            ("own steps may blame the machine everywhere", "own=not prepared.repeats", "own=False"),
+        ],
+    ),
+    (
         "store/database.py",
         "tests/experiment/test_importing.py",
-        [("import: tables of any shape", "if tables != _created(made):", "if False:")],
+        [("import: tables of any shape", "if tables != _statements(made):", "if False:")],
     ),
     (
         "data/federate.py",
@@ -1581,7 +1623,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "lasting: a file takes another's place",
-                "replace_file(temporary, unused(wanted))",
+                "replace_file(temporary, unused_path(wanted))",
                 "replace_file(temporary, wanted)",
             ),
             ("lasting: a device is read", "if not stat.S_ISREG(found.st_mode):", "if False:"),
@@ -1620,12 +1662,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "store/run_files.py",
         "tests/experiment/test_other_machines.py tests/experiment/test_lost_journals.py "
-        "tests/experiment/test_own_randomness.py",
+        "tests/experiment/test_own_randomness.py tests/experiment/test_lifetime.py tests/experiment/test_resume.py",
         [
-            ("machines: books do not ask which one", "row.begun, machine)", "row.begun)"),
-            ("books: nobody says that there is a journal", "if not row.begun:", "if False:"),
-            ("own code: books do not keep answers", "self._journal.answered(question, drawn)", "pass"),
-            ("own code: what was given up costs nothing", "            self.ledger.append(spent)\n", ""),
+            ("machines: run files do not ask which one", "row.begun, machine)", "row.begun)"),
+            ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),
+            ("run files: a limit over runs is not kept", "row.planned) if limited else None", "row.planned) and None"),
+            (
+                "run files: clients have forgotten everything after a resume",
+                "memory.take_over(self.folder, self._snapshot)",
+                "pass",
+            ),
+            ("own code: run files do not keep answers", "self._journal.answered(question, drawn)", "pass"),
+            ("own code: what was given up costs nothing", "            self.ledger.append(spent, link)\n", ""),
             (
                 "own code: what was given up is not stored",
                 "self._pending.ledger.append((len(self.ledger.rows), spent, link))",
@@ -1721,8 +1769,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("possibilities: the cheaper direction", "max(losses.epsilon(delta) for", "min(losses.epsilon(delta) for"),
             (
                 "possibilities: equal runs count once",
-                "together(masses, list(kinds.values())",
-                "together(masses, [1] * len(kinds)",
+                "compose_masses(masses, list(kinds.values())",
+                "compose_masses(masses, [1] * len(kinds)",
             ),
             ("possibilities: runs of one recipe are forgotten", ", (certain,))", ")"),
             ("possibilities: losses change no signs", "_bends(opposite, grid)[::-1]", "_bends(deltas, grid)[::-1]"),
@@ -1834,7 +1882,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "self._attempts[question] = max(self.attempts(question), before + 1)",
                 "pass",
             ),
-            ("own code: attempts have one number", "return question + (before << ATTEMPT)", "return question"),
+            ("own code: attempts have one number", "return question + (before << ATTEMPT_SHIFT)", "return question"),
             ("nothing is charged", "self.spent[:, clients] += costs", "self.spent[:, clients] += 0.0"),
             (
                 "only the first release is charged",
@@ -2128,11 +2176,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "audit/worlds.py",
         "tests/privacy/audit/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
         [
-            ("outlet: clients keep their numbers of records", '    "other numbers of records": _resized,\n', ""),
-            ("outlet: no client has a single record", '    "clients of a single record": _single,\n', ""),
+            ("outlet: clients keep their numbers of records", '    "other numbers of records": _other_numbers,\n', ""),
+            ("outlet: no client has a single record", '    "clients of a single record": _single_record,\n', ""),
             ("outlet: every label occurs", "torch.full_like(data.train.y, data.classes - 1)", "data.train.y"),
             ("outlet: no label is rare", "    y = torch.zeros_like(y)\n    y[int(data", "    y[int(data"),
-            ("outlet: no record is extreme", "LOUD * torch.sign(x - x.mean())", "x"),
+            ("outlet: no record is extreme", "EXTREME_VALUE * torch.sign(x - x.mean())", "x"),
             ("outlet: no client has one label", '    "clients of one label each": _one_label,\n', ""),
         ],
     ),
@@ -2160,7 +2208,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "audit/client_canaries.py",
         "tests/privacy/audit/test_false_claims.py",
         [
-            ("a canary within its bound", "LOUD = 3.0", "LOUD = 1.0"),
+            ("a canary within its bound", "EXCESS_LENGTH = 3.0", "EXCESS_LENGTH = 1.0"),
             ("a canary in one tensor", "edges |= set(", "edges.copy().update("),
             ("a canary whose sign stays", "-1.0 if count % 2 else 1.0", "1.0"),
             ("no release is attacked alone", "if len(names) > 1 else {}", "if False else {}"),
@@ -2172,13 +2220,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/audit/test_false_claims.py",
         [
             ("too little noise is overlooked", "if too_small(total, count) < RISK:", "if False:"),
-            ("noise may be missing somewhere", "where = _missing(passages)", 'where = ""'),
+            ("noise may be missing somewhere", "where = _missing_noise(passages)", 'where = ""'),
             ("noise may be missing on an entry", "counted += np.stack([squares, leaves])", "counted += 0"),
             ("long draws are not compared", "if worst > min(limit, 0.95)", "if False"),
             (
                 "entries of a draw are not compared",
-                "_correlated(stacked) or _repeated(stacked)",
-                "_correlated(stacked)",
+                "_correlated_draws(stacked) or _repeated_entries(stacked)",
+                "_correlated_draws(stacked)",
             ),
             ("draws of two releases are not compared", "    yield from _among_kinds(runs)", "    yield from ()"),
         ],
@@ -2195,7 +2243,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "count * (not times[number, name]))",
             ),
             ("gradients are not counted", "if count > counted.get(key, 0)}", "if False}"),
-            ("prices are not compared", "if row is not None and passage.price", "if row is None and passage.price"),
+            ("prices are not compared", "if passage.price > price * (1 + 1e-6):", "if False:"),
             ("bytes are not looked at", "            if needed > each:", "            if False:"),
             ("nothing is rehearsed", "understudy.rehearse(run).items()", "{}.items()"),
         ],
@@ -2213,10 +2261,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("messages are not compared", "if digest(asked.question.message) != digest(message):", "if False:"),
             ("the end is not compared", "if kept[0] != before[0] or any(", "if False and any("),
             ("a script may end earlier", "        if self._left:\n", "        if False:\n"),
-            ("noise is not compared", "not (same(noise, passage.deviations) and bound == passage.bound)", "False"),
-            ("what has no noise is not compared", "and not same(rows.cpu(), before)", "and False"),
+            ("noise is not compared", "not (same_bits(noise, passage.deviations) and bound == passage.bound)", "False"),
+            ("what has no noise is not compared", "and not same_bits(rows.cpu(), before)", "and False"),
             ("lengths are not compared", "if rows.shape != before.shape or rows.dtype != before.dtype:", "if False:"),
-            ("public states are not compared", "if any(not same(states[name], rows)", "if any(False"),
+            ("public states are not compared", "if any(not same_bits(states[name], rows)", "if any(False"),
             ("gradients that are not taken are overlooked", "left = self._known.keys() - self.taken", "left = ()"),
             ("rehearsed where the run was recorded", 'if hasattr(os, "fork") else ()', "if False else ()"),
             (
@@ -2238,7 +2286,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("always the first of several models", "place = int((last - model).norm(dim=1).argmin())", "place = 0"),
             ("canaries join every round", "if self.client not in question.clients:", "if False:"),
             ("canaries take anybody's turns", "client_canaries.target_of(first), number", "0, number"),
-            ("canaries tell of each other", "if parts > 1 and size <= UNTANGLED", "if False"),
+            ("canaries tell of each other", "if parts > 1 and size <= MAX_SOLVED", "if False"),
             (
                 "canaries know their coins",
                 "torch.from_numpy(self.coins.astype(np.float32)) @ bounded",
@@ -2261,7 +2309,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "audit/record_canaries.py",
         "tests/privacy/audit/test_mixing.py tests/privacy/audit/test_false_claims.py",
         [
-            ("a canary record within its threshold", "max(LONG, LOUD * 2 * float(clip))", "float(clip) / 2"),
+            (
+                "a canary record within its threshold",
+                "max(CANARY_FEATURE, EXCESS_LENGTH * 2 * float(clip))",
+                "float(clip) / 2",
+            ),
             ("gradients that passed are not counted", "[kind] += 1", "[kind] = 1"),
             (
                 "apart: a canary in the first place only",
@@ -2281,12 +2333,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "federation/server.py",
         "tests/test_own_methods.py tests/test_server.py tests/experiment/test_own_randomness.py",
         [
-            ("own code: answers are not told to books", "self._books.answered(question.number, answer.drawn)", "pass"),
-            ("own code: all attempts have one number", "self._books.ledger.attempts(self.count))", "0)"),
-            ("means of records as often as anybody likes", 'if release.unit == "record" or release', "if release"),
-            ("gradients under two names", "taken = same_turns(self._steps, step, name)", "taken = {name}"),
+            (
+                "own code: the run state is not told of answers",
+                "self._run_state.answered(question.number, answer.drawn)",
+                "pass",
+            ),
+            ("own code: all attempts have one number", "self._run_state.ledger.attempts(self.count))", "0)"),
+            ("means of records as often as anybody likes", "if release.record_level or release", "if release"),
+            ("gradients under two names", "taken = same_turns(self.steps, step, name)", "taken = {name}"),
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
-            ("the ledger is not asked", "self._books.charge(rows)", "pass"),
+            ("the ledger is not asked", "self._run_state.charge(rows)", "pass"),
             ("a client may be asked twice", "if len(set(clients)) < len(clients):", "if False:"),
             ("bounds that tell of single messages are free", "if bounds & set(self._state_names) or", "if"),
             ("states that tell of single messages are free", "or (summed and self._state_names):", ":"),
@@ -2299,13 +2355,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "federation/replies.py",
         "tests/test_own_methods.py",
         [
-            ("single messages are read for nothing", "self._books.ledger.expose(row)", "[]"),
+            (
+                "single messages are read for nothing",
+                "self._run_state.charge(kind.expose(ledger, self._rows[release], self._public.clients))",
+                "pass",
+            ),
             ("a mean of masks exposes nothing", "if not self._releases[release].summed:", "if False:"),
-            ("states are read for nothing", 'elif tells == "everything":', "elif False:"),
             (
                 "a state exposes the first client alone",
-                "expose_all(self._public.clients, about)",
-                "expose_all(self._public.clients[:1], about)",
+                "self._rows[release], self._public.clients))",
+                "self._rows[release], self._public.clients[:1]))",
             ),
         ],
     ),
@@ -2337,7 +2396,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a plan forgets that states expose",
-                'exposed=any(release.tells == "everything" for release in releases)',
+                "exposed=any(release.exposes_history() for release in releases)",
                 "exposed=False",
             ),
             (

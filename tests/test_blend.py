@@ -29,7 +29,7 @@ from sordino.parts.averaging import over_rounds
 from sordino.parts.blending import ADJUSTED, AVERAGED, AVERAGED_ADJUSTED, FOLDS, LOCAL, MEMBERS, OWN, TUNED
 from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 from sordino.store.store import Store
 from sordino.testing.case import CLIENTS, Case
 
@@ -135,7 +135,7 @@ def test_the_servers_models_are_averaged_over_all_rounds_also_of_a_run_that_was_
 
     def victim() -> None:
         monkeypatch.setattr("sordino.federation.server.SAVE_SECONDS", 0.0)
-        die_at(RunBooks, "save", 3, "before")
+        die_at(RunFiles, "save", 3, "before")
         api.run(store=tmp_path / "killed", **keys)
 
     assert killed(victim)
@@ -242,9 +242,9 @@ def test_killed_while_it_blends(moment: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("sordino.simulator.simulation.Simulation.pieces", lambda self: [[3, 1], [0, 2], [4, 5, 6, 7]])
     whole = api.run(store=tmp_path / "whole", **KEYS)
     made, places = {
-        "after the first piece": (1, (blends, "_written", 1, "after")),
+        "after the first piece": (1, (blends, "_write", 1, "after")),
         "half a piece": (1, (blends, "keep_file", 2, "before")),
-        "before the models": (3, (blends, "_written", 3, "after")),
+        "before the models": (3, (blends, "_write", 3, "after")),
     }[moment]
 
     def victim() -> None:
@@ -271,7 +271,7 @@ def test_killed_while_it_blends(moment: str, tmp_path: Path, monkeypatch: pytest
 
 def test_a_damaged_piece_is_made_anew(tmp_path: Path) -> None:
     def victim() -> None:
-        die_at(blends, "_written", 1, "after")
+        die_at(blends, "_write", 1, "after")
         api.run(store=tmp_path / "killed", **KEYS)
 
     assert killed(victim)

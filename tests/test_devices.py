@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from sordino import assembly
 from sordino.experiment import run as running
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
@@ -138,7 +139,7 @@ def test_mixing_is_seen() -> None:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients work elsewhere; the server stays here."""
-    monkeypatch.setattr(running, "clients_of", clients_elsewhere)
+    monkeypatch.setattr(assembly, "clients_of", clients_elsewhere)
     # What torch does otherwise because of the device's name: it has no random numbers, no bf16, and no values.
     monkeypatch.setattr(execution, "_seed_dropout", lambda seed, device: torch.default_generator.manual_seed(seed))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())

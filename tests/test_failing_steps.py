@@ -18,7 +18,7 @@ from sordino.method import Method, Result
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, Update, sends
-from sordino.store.spending import spent_in
+from sordino.store.spending import spending_of_run
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.testing.case import Case
 
@@ -154,7 +154,7 @@ def test_a_step_that_raises_ends_the_run_whatever_the_script_does(method: Method
     told = str(unfinished(row, tmp_path))
     assert told.endswith(f"{row.failed}. Correct the code, and start a new run."), "the same code fails again"
     assert row.planned is not None
-    counted = spent_in(row, store)
+    counted = spending_of_run(row, store)
     assert counted.items() <= row.planned.items(), "when it ended may follow from records: it counts as planned"
 
 

@@ -28,8 +28,9 @@ from sordino.privacy.budget.record_plan import plan_without_noise
 from sordino.privacy.gate import Gate
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, unprotected
+from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, without_privacy
 from sordino.privacy.sealed import Sealed
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.report.result import RunResult
 from sordino.report.wording import UNPROTECTED
@@ -135,7 +136,7 @@ def test_releases_without_privacy_by_hand(name: str) -> None:
         "matrix": (Matrix(share=0.2), Sealed(rows, "training", "projected records"), [0.36, 0.48, 0.48, 0.64]),
     }
     release, value, expected = right[name]
-    (bare,) = unprotected({name: release}).values()
+    (bare,) = without_privacy({name: release}).values()
     passed = Gate(Allowance(), Seeded(0, "identity")).passes({name: bare}, {name: value}, 0, public)
     assert passed.values[name].tolist() == [pytest.approx(expected, rel=1e-6)]
     assert bare.centre() == 0
@@ -264,8 +265,8 @@ def test_totals_over_runs_become_infinite(tmp_path: Path) -> None:
     done = run(method="dp-fedavg", privacy="none", **keys)
     store = Store(tmp_path)
     people = store.get(done["run"]).people
-    for unit in ("client", "record"):
-        assert over_runs(store, people, unit, 1e-5)["epsilon"] == dict.fromkeys(VIEWS)  # type: ignore[arg-type]
+    for unit in Unit:
+        assert over_runs(store, people, unit, 1e-5)["epsilon"] == dict.fromkeys(VIEWS)
     with pytest.raises(UserError, match="infinite epsilon"):
         run(method="dp-fedavg", privacy="none", budget_over_runs=100, seed=1, **keys)
 
@@ -331,5 +332,5 @@ def test_a_run_of_records_without_noise_is_not_said_to_protect_them(tmp_path: Pa
     run(method="dp-fedavg-record", privacy="none", **keys)
     people = run(method="dp-fedavg", **keys)["run"]
     store = Store(tmp_path)
-    total = over_runs(store, store.get(people).people, "client", 1e-5)
+    total = over_runs(store, store.get(people).people, Unit.CLIENT, 1e-5)
     assert (total["runs"], total["unprotected"]) == (2, 0)

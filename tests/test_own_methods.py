@@ -15,6 +15,7 @@ import torch
 from sordino.errors import UserError
 from sordino.experiment.run import carry_on, register
 from sordino.federation.message import Each
+from sordino.federation.rounds import RoundWatch
 from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.accounting.gaussian import epsilon_of
@@ -35,7 +36,7 @@ from sordino.privacy.release.base import Bounded, Charge, Release
 from sordino.privacy.sealed import SealedError
 from sordino.store.store import Store
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
-from sordino.testing.records import observed_gradients, records_are_sampled_clipped_and_noised_as_charged
+from sordino.testing.records import observe_gradients, records_are_sampled_clipped_and_noised_as_charged
 
 Z, DELTA = 2.0, 1e-5
 
@@ -146,7 +147,7 @@ class Nobody(Plain):
 
 
 class Unknown(Plain):
-    """Asks a client that there is not."""
+    """Asks an unknown client."""
 
     def round(self, fed: Any, server: Any) -> None:
         fed.ask(range(1, 7), self.local, {"global": server.model})
@@ -174,7 +175,7 @@ class Early(Plain):
     [
         (Repeating(), "twice in one question"),
         (Nobody(), "asked nobody"),
-        (Unknown(), "they are 0 to 5"),
+        (Unknown(), "clients are 0 to 5"),
         (Undeclared(), "no step of the method"),
         (Early(), "within its loop over fed.rounds"),
     ],
@@ -390,7 +391,7 @@ def test_the_same_noise_never_answers_another_message(tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_on(case.prepared(), store, run, stop)
+        carry_on(case.prepared(), store, run, RoundWatch(stop))
     with pytest.raises(UserError, match="does not repeat itself"):
         carry_on(case.prepared(), store, run)
 
@@ -488,7 +489,7 @@ def test_thresholds_of_layers_have_one_noise_and_cost_what_one_threshold_costs(e
     """The root of 1^2 + 2^2 is the threshold of both layers together."""
     layers, whole = (Case(method, tmp_path, {"model": "mlp", "engine": engine}) for method in (ByLayers(), Records()))
     records_are_sampled_clipped_and_noised_as_charged(layers)
-    with observed_gradients() as seen:
+    with observe_gradients() as seen:
         paid = OneRound(layers.prepared(), tmp_path / "layers").ledger
     assert [passage.scale for passage in seen] == pytest.approx([math.sqrt(5)] * len(seen))
     assert paid.record_epsilons(DELTA) == OneRound(whole.prepared(), tmp_path / "whole").ledger.record_epsilons(DELTA)

@@ -90,7 +90,7 @@ def test_the_servers_network_is_not_the_clients(engine: str, tmp_path: Path) -> 
     again = Case(SharedModule(), tmp_path).prepared(engine=engine)
     for name in ("parameters", "written"):
         assert torch.equal(SEEN[name], again.initial), name
-        models = once.memory.states(range(6))["model"]
+        models = once.memory["model"]
         assert not any(torch.allclose(SEEN[name], model) for model in models)
 
 
@@ -131,7 +131,7 @@ class Walking(Plain):
 @pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
 def test_nothing_that_a_script_can_reach_holds_a_clients_records_or_model(engine: str, tmp_path: Path) -> None:
     once = run_once(Walking(), tmp_path, engine=engine)
-    data, models = once.clients.data.train, once.memory.states(range(6))["model"]
+    data, models = once.clients.data.train, once.memory["model"]
     tensors = [one.detach().cpu() for one in SEEN["reached"] if isinstance(one, Tensor)]
     assert len(tensors) > 4, "the public records and the network, at the least"
     raw = {one.untyped_storage().data_ptr() for one in (data.x, data.y)}
@@ -161,7 +161,7 @@ class Peeking(Plain):
 
 def test_a_step_does_not_find_another_clients_model_in_the_network(tmp_path: Path) -> None:
     once = run_once(Peeking(), tmp_path, engine="one-by-one")
-    assert not once.memory.states(range(6))["left"].any()
+    assert not once.memory["left"].any()
 
 
 # ---- what a step writes down

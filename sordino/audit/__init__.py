@@ -8,3 +8,18 @@
 An epsilon that an attack surely exceeds is refuted. One that none exceeds is consistent with all of them, and proves
 nothing more.
 """
+
+__all__ = [
+    "bounds",
+    "client_canaries",
+    "conformance",
+    "findings",
+    "one_run",
+    "record_canaries",
+    "recorded_run",
+    "recorder",
+    "replay",
+    "side_channels",
+    "suite",
+    "worlds",
+]

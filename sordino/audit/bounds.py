@@ -17,14 +17,14 @@ from scipy.stats import beta, binom, norm
 
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 
-LARGEST = 1e4
+MAX_EPSILON = 1e4
 """No bound is looked for above this epsilon."""
 TOLERANCE = 1e-7
-NOTHING = 1e-9
+MIN_EPSILON = 1e-9
 """The least epsilon that is looked for."""
 
 
-def at_most(errors: int, trials: int, risk: float) -> float:
+def upper_rate(errors: int, trials: int, risk: float) -> float:
     """The rate below which `errors` of so many trials would come up with probability `risk` at most (Clopper and
     Pearson 1934)."""
     return 1.0 if errors >= trials else float(beta.isf(risk, errors + 1, trials - errors))
@@ -50,7 +50,7 @@ class Guesses:
     def rates(self, confidence: float) -> tuple[float, float]:
         """False positives and false negatives at the most, both at once with this confidence."""
         risk = (1 - confidence) / 2
-        return at_most(self.accused, self.absent, risk), at_most(self.missed, self.present, risk)
+        return upper_rate(self.accused, self.absent, risk), upper_rate(self.missed, self.present, risk)
 
     def mu(self, confidence: float) -> float:
         """The mu that a Gaussian mechanism must have at least: how far the two normal curves lie apart."""
@@ -84,7 +84,9 @@ def one_run_p_value(epsilon: float, delta: float, canaries: int, guesses: int, r
     return min(1.0, tail + 2 * canaries * delta * float(likely.max(initial=0.0)))
 
 
-def one_run(canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = NOTHING) -> float:
+def one_run(
+    canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = MIN_EPSILON
+) -> float:
     """The largest epsilon that one run refutes, by `one_run_p_value`; 0 where it is not above `above`."""
 
     def refuted(epsilon: float) -> bool:
@@ -94,7 +96,7 @@ def one_run(canaries: int, guesses: int, right: int, delta: float, confidence: f
 
 
 def one_run_gaussian(
-    canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = NOTHING
+    canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = MIN_EPSILON
 ) -> float:
     """The same where the mechanism's trade-off curve is a Gaussian's (Mahloujifar, Melis, Chaudhuri 2024, Algorithm 3):
     larger, because the whole curve is used and not one point of it."""
@@ -132,7 +134,7 @@ def best_one_run(
         threshold = float(np.quantile(everybody, 1 - share))
         right, wrong = int((inside > threshold).sum()), int((outside > threshold).sum())
         if right > wrong:
-            best = max(best, bound(canaries, right + wrong, right, delta, 1 - risk, max(best, NOTHING)))
+            best = max(best, bound(canaries, right + wrong, right, delta, 1 - risk, max(best, MIN_EPSILON)))
     return best
 
 
@@ -157,7 +159,7 @@ def _largest_refuted(refuted: Callable[[float], bool], above: float) -> float:
     low, high = above, 2 * above + 1.0
     while refuted(high):
         low, high = high, 2 * high
-        if high > LARGEST:
+        if high > MAX_EPSILON:
             return low
     while high - low > TOLERANCE:
         middle = (low + high) / 2

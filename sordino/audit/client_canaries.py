@@ -25,18 +25,19 @@ from sordino.audit.findings import SAID, SURE, Attack, Scores
 from sordino.audit.recorded_run import Recorded, other_noise
 from sordino.federation.transcript import Exchange, Reading
 from sordino.privacy.gate import Gate
-from sordino.privacy.release import Bounded, Cover, Public, Release, Unit
+from sordino.privacy.release import Bounded, Cover, Public, Release
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, known_shares
 
-LOUD = 3.0
+EXCESS_LENGTH = 3.0
 """How many times longer than it may be a canary is."""
-ENTRIES = 64
+FULL_CANARY_ENTRIES = 64
 """A message of at most so many entries has the canary in all of them."""
-DRAWS = 4e8
+MAX_DRAWS = 4e8
 """About how many numbers of noise one audit draws at the most."""
-TOGETHER = 4e6
+DRAWS_HELD = 4e6
 """About how many of them are held at once."""
-MANY = 1_000_000_007
+QUESTION_STRIDE = 1_000_000_007
 """More questions than a run has: trials that are drawn apart have noise of their own."""
 
 
@@ -56,7 +57,7 @@ class Tiled(Release):
     """What each would send without."""
     entries: int
     """How many entries a whole message has."""
-    unit: ClassVar[Unit | None] = "client"
+    unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def opened(self, value: Any, public: Public) -> Tensor:
         coins: Tensor = value
@@ -150,11 +151,11 @@ def attacks(recorded: Recorded, trials: int, number: int = 1, risk: float = 1 - 
     return found
 
 
-def affordable(recorded: Recorded, trials: int) -> int:
+def affordable_trials(recorded: Recorded, trials: int) -> int:
     """So many of the wished-for trials as can be drawn in good time, at least two thousand."""
     layout = recorded.prepared.learner.layout
     each = len(layout.sizes) * sum(len(one.question.clients) for one in recorded.exchanges_of(target_of(recorded)))
-    return max(2000, min(trials, int(DRAWS / max(1, each))))
+    return max(2000, min(trials, int(MAX_DRAWS / max(1, each))))
 
 
 def _coins(trials: int) -> np.ndarray:
@@ -168,7 +169,7 @@ def _shots(recorded: Recorded, target: int, trials: int, number: int) -> Iterato
     for count, exchange in enumerate(recorded.exchanges_of(target)):
         for name, release in exchange.releases.items():
             cover = release.cover(exchange.answer.values[name].shape[1], gate.allowance, exchange.public)
-            if release.unit != "client" or cover is None or not bool((cover.deviations > 0).any()):
+            if not release.summed or cover is None or not bool((cover.deviations > 0).any()):
                 continue  # conformance tells of what has no noise
             yield _shot(recorded, gate, exchange, name, cover, target, coins, -1.0 if count % 2 else 1.0)
 
@@ -186,28 +187,28 @@ def _shot(
     public, place, release = exchange.public, list(exchange.public.clients).index(target), exchange.releases[name]
     clients, width = len(public.clients), exchange.answer.values[name].shape[1]
     deviations = entrywise(cover, clients)
-    places = looked_at(cover, deviations, place, recorded.prepared.learner.layout.sizes)
+    places = canary_places(cover, deviations, place, recorded.prepared.learner.layout.sizes)
     null = torch.full((clients, width), release.centre())
     canary = null.clone()
     bounds = entrywise(replace(cover, deviations=cover.bounds), clients)
-    canary[place, places] += sign * LOUD * bounds[place, places].float()
+    canary[place, places] += sign * EXCESS_LENGTH * bounds[place, places].float()
     tiled = Tiled(release, places, canary, null, width)
     loud, quiet = (part.double() for part in tiled.signals(public))
     signal, variances = loud[place] - quiet[place], deviations[:, places].square()
     weighed: dict[View, list[Tensor]] = {}
     information: dict[View, float] = {}
-    together = max(1, int(TOGETHER / (clients * len(places))))
+    together = max(1, int(DRAWS_HELD / (clients * len(places))))
     for begin in range(0, len(coins), together):
         given = torch.zeros(clients, len(coins[begin : begin + together]))
         given[place] = coins[begin : begin + together]
-        question = exchange.question.number + begin // together * MANY
+        question = exchange.question.number + begin // together * QUESTION_STRIDE
         rows = gate.passes({name: tiled}, {name: given}, question, public).values[name]
         read = gate.read(tiled, rows, public).double().reshape(clients, len(places), -1)
         for view in VIEWS:
             sees = exchange.sees(name, view)
             if sees is None:
                 continue
-            values, variance = _seen(view, sees, gate, tiled, rows, read, public, place, quiet, variances)
+            values, variance = _observe(view, sees, gate, tiled, rows, read, public, place, quiet, variances)
             if bool((variance > 0).all()):
                 weights = signal / variance
                 weighed.setdefault(view, []).append(weights @ values)
@@ -215,7 +216,7 @@ def _shot(
     return _Shot(name, {view: torch.cat(parts) for view, parts in weighed.items()}, information)
 
 
-def _seen(
+def _observe(
     view: View,
     sees: Reading,
     gate: Gate,
@@ -233,23 +234,23 @@ def _seen(
         return read[place] - quiet[place].unsqueeze(1), variances[place]
     total = gate.mean(tiled, rows, public).double().reshape(len(tiled.places), -1) * clients
     colluders = gate.allowance.of_clients.colluders
-    known = _known(known_shares(view, clients, colluders), variances, place)
+    known = _known_clients(known_shares(view, clients, colluders), variances, place)
     left = torch.ones(clients, dtype=torch.bool)
     left[known] = False
     values = total - read[known].sum(dim=0) - quiet[left].sum(dim=0).unsqueeze(1)
     return values, variances[left].sum(dim=0)
 
 
-def _known(count: int, variances: Tensor, place: int) -> list[int]:
+def _known_clients(count: int, variances: Tensor, place: int) -> list[int]:
     """The clients whose messages an observer can subtract: those with most noise, the target's never."""
     order = torch.argsort(variances.sum(dim=1), descending=True, stable=True).tolist()
     return [one for one in order if one != place][:count]
 
 
-def looked_at(cover: Cover, deviations: Tensor, place: int, tensors: Sequence[int]) -> Tensor:
+def canary_places(cover: Cover, deviations: Tensor, place: int, tensors: Sequence[int]) -> Tensor:
     """Where the canary lies: in each block and each tensor the entry that leaves with least noise in the sum."""
     width = deviations.shape[1]
-    if width <= ENTRIES:
+    if width <= FULL_CANARY_ENTRIES:
         return deviations[place].nonzero().squeeze(1)
     edges = {0, width, *np.cumsum(cover.sizes).tolist()}
     if width % sum(tensors) == 0:

@@ -26,9 +26,9 @@ from sordino.privacy.views import VIEWS
 
 RISK = (1 - SURE) / 1000
 """The risk of a false alarm of one test: there are a few dozen in an audit, and audits are made by the thousand."""
-ROUNDED = 2e-5
+FLOAT32_SLACK = 2e-5
 """By how much rounding to float32 changes a variance at the most."""
-ROWS = 300
+MAX_COMPARED = 300
 """How many draws of one kind are compared with each other, each with each."""
 NARROW = 16
 """Draws of fewer numbers are compared by looking for equal ones."""
@@ -58,20 +58,20 @@ def variances(runs: Sequence[Recorded]) -> Iterator[Finding]:
         told = f"{kind}: its noise has {math.sqrt(total / count):.3f} times the deviation that is charged"
         if too_small(total, count) < RISK:
             yield Finding(0, "variance", f"{told} ({count:,} numbers): less noise than is paid for.", refuted=True)
-        elif chi2.sf(total * (1 - ROUNDED), count) < RISK:
+        elif chi2.sf(total * (1 - FLOAT32_SLACK), count) < RISK:
             yield Finding(0, "variance", f"{told} ({count:,} numbers): more noise than was meant.")
         else:
-            where = _missing(passages)
+            where = _missing_noise(passages)
             if where:
                 yield Finding(0, "variance", f"{kind}: there is less noise than is paid for {where}.", refuted=True)
 
 
 def too_small(total: float | np.ndarray, count: float | np.ndarray) -> np.ndarray:
     """How probable it is that so many squares of noise add up to so little."""
-    return np.asarray(chi2.cdf(total * (1 + ROUNDED), count))
+    return np.asarray(chi2.cdf(total * (1 + FLOAT32_SLACK), count))
 
 
-def _missing(passages: Sequence[Passage]) -> str:
+def _missing_noise(passages: Sequence[Passage]) -> str:
     """Where there is less noise than was declared, in words; empty if nowhere."""
     parts: dict[str, dict[int, list[float]]] = {"at client": {}, "in question": {}}
     entries: dict[int, np.ndarray] = {}
@@ -106,8 +106,12 @@ def independence(runs: Sequence[Recorded]) -> Iterator[Finding]:
             if len(noise):
                 by_width.setdefault(len(noise), []).append(noise)
         for width, rows in by_width.items():
-            stacked = torch.stack(rows[:ROWS] if width >= NARROW else rows)
-            twice = _equal(stacked[:, 0].tolist()) if width < NARROW else _correlated(stacked) or _repeated(stacked)
+            stacked = torch.stack(rows[:MAX_COMPARED] if width >= NARROW else rows)
+            twice = (
+                _equal_draws(stacked[:, 0].tolist())
+                if width < NARROW
+                else _correlated_draws(stacked) or _repeated_entries(stacked)
+            )
             if twice:
                 yield Finding(0, "reuse", f"{kind}: the same noise came more than once ({twice}).", refuted=True)
                 return
@@ -130,7 +134,7 @@ def _among_kinds(runs: Sequence[Recorded]) -> Iterator[Finding]:
         yield Finding(0, "reuse", f"Releases of one question have the same noise ({equal} times).", refuted=True)
 
 
-def _equal(values: Sequence[float]) -> str:
+def _equal_draws(values: Sequence[float]) -> str:
     """Whether many short draws are equal to another one."""
     if len(values) < 4:
         return ""
@@ -139,7 +143,7 @@ def _equal(values: Sequence[float]) -> str:
     return f"{equal} of {len(values)} draws" if equal > 5 + 10 * expected or equal > 0.2 * len(values) else ""
 
 
-def _correlated(rows: torch.Tensor) -> str:
+def _correlated_draws(rows: torch.Tensor) -> str:
     """Whether two long draws are correlated."""
     if len(rows) < 2:
         return ""
@@ -151,7 +155,7 @@ def _correlated(rows: torch.Tensor) -> str:
     return f"two draws of {rows.shape[1]} numbers have correlation {worst:.2f}" if worst > min(limit, 0.95) else ""
 
 
-def _repeated(rows: torch.Tensor) -> str:
+def _repeated_entries(rows: torch.Tensor) -> str:
     """Whether entries of a draw have the noise of others, up to the sign."""
     if len(rows) < AGREE:
         return ""
@@ -163,7 +167,7 @@ def _repeated(rows: torch.Tensor) -> str:
 def findings(runs: Sequence[Recorded], understudy: Understudy) -> list[Finding]:
     """What does not conform, of several runs of one experiment, the first of which is rehearsed."""
     found: list[Finding] = []
-    for check in (variances, independence, _norms, _bare, _coins, _charges, _sizes, record_canaries.mixing):
+    for check in (variances, independence, _norms, _bare_entries, _coins, _charges, _sizes, record_canaries.mixing):
         found += check(runs)
     return [*found, *_channels(runs[0], understudy)]
 
@@ -176,7 +180,7 @@ def _norms(runs: Sequence[Recorded]) -> Iterator[Finding]:
             yield Finding(0, "norm", f"{kind}: a message is {ratio:.3g} times as long as is charged.", refuted=True)
 
 
-def _bare(runs: Sequence[Recorded]) -> Iterator[Finding]:
+def _bare_entries(runs: Sequence[Recorded]) -> Iterator[Finding]:
     """Nothing leaves where there is no noise."""
     for kind, passages in kinds(runs).items():
         if any(passage.bare() for passage in passages if passage.price < math.inf):
@@ -257,12 +261,12 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
                 taken[key] = taken.get(key, 0) + 1
             elif math.isfinite(passage.bound):
                 row = paid.get((passage.purpose[0], passage.purpose[1]))
-                if row is not None and passage.price > _paid(row, passage.client) * (1 + 1e-6):
+                price = math.inf if row is None else _price_paid(row, passage.client)
+                if passage.price > price * (1 + 1e-6):
                     yield Finding(
                         0,
                         "price",
-                        f"{passage.purpose[1]}: mu^2 {_paid(row, passage.client):.4g} is charged for noise that costs "
-                        f"{passage.price:.4g}.",
+                        f"{passage.purpose[1]}: mu^2 {price:.4g} is charged for noise that costs {passage.price:.4g}.",
                         refuted=True,
                     )
                     return
@@ -278,7 +282,7 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
             return
 
 
-def _paid(row: Row, client: int) -> float:
+def _price_paid(row: Row, client: int) -> float:
     costs = row.costs()[VIEWS.index("server")]
     place = row.clients().tolist().index(client) if len(costs) > 1 else 0
     return float(costs[place])

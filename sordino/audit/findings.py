@@ -10,8 +10,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from sordino.audit.bounds import Guesses
-from sordino.privacy.release import Unit
-from sordino.privacy.views import NEIGHBOURS, VIEWS, View
+from sordino.privacy.unit import Unit
+from sordino.privacy.views import VIEWS, View
 
 SAID = 0.95
 """The confidence of the bounds that are printed."""
@@ -172,7 +172,7 @@ class Report:
             "called": self.called or self.method,
             "variant": self.variant,
             "unit": self.unit,
-            "neighbours": NEIGHBOURS[self.unit],
+            "neighbours": self.unit.neighbours,
             "delta": self.delta,
             "views": views,
             "findings": [one.asdict() for one in self.findings],

@@ -22,28 +22,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.assembly import gate_of
 from sordino.audit import client_canaries, record_canaries
 from sordino.audit.bounds import best_one_run, mean_difference, one_run, one_run_gaussian
-from sordino.audit.client_canaries import LOUD, entrywise
+from sordino.audit.client_canaries import EXCESS_LENGTH, entrywise
 from sordino.audit.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.audit.recorded_run import Recorded, record
 from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
-from sordino.federation.transport import Answer, Transport
+from sordino.federation.transport import Answer, ClientMemory, Transport
 from sordino.learning.network import Batch, cross_entropy
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import FLOATS
 from sordino.privacy.release import Public, Releases, due
 from sordino.privacy.views import VIEWS, View
 
-WIDE = 32
+MIN_WIDTH = 32
 """A release of fewer entries has no room for canaries."""
-MOST = 1000
+MAX_CANARIES = 1000
 """The most canaries."""
-UNTANGLED = 20_000
+MAX_SOLVED = 20_000
 """Canaries are told apart by least squares in models of at most so many parameters."""
-RECORDS = 100
+CANARY_RECORDS = 100
 """How many canary records join a client's own."""
 Presumed = Literal["nothing", "curve", "all"]
 """What a bound may presume of the scores: nothing, that what they are made of was behind Gaussian noise, or that they
@@ -85,7 +86,7 @@ class Joined:
         public = Public(question.message, question.clients, states, self.layers)
         for name, release in due(self.steps[question.step], question.round).items():
             rows = answer.values[name]
-            if release.unit != "client" or rows.shape[1] < WIDE:
+            if not release.summed or rows.shape[1] < MIN_WIDTH:
                 continue
             cover = release.cover(rows.shape[1], self.gate.allowance, public)
             if cover is None:
@@ -93,7 +94,7 @@ class Joined:
             longest = entrywise(replace(cover, deviations=cover.bounds), len(rows))[here].float()
             loud = self._directions(name, rows.shape[1]) * longest
             one = Public(public.message, public.clients[here], {n: s[here] for n, s in states.items()}, self.layers)
-            bounded = torch.cat([release.bounded(LOUD * row.unsqueeze(0), one).rows for row in loud])
+            bounded = torch.cat([release.bounded(EXCESS_LENGTH * row.unsqueeze(0), one).rows for row in loud])
             rows[place] += torch.from_numpy(self.coins.astype(np.float32)) @ bounded
             variance = entrywise(cover, len(public.clients)).square().sum(dim=0)
             weights = torch.where(variance > 0, bounded.double() / variance, 0.0)
@@ -118,6 +119,10 @@ class _Between:
     of: Transport
     canaries: Joined
 
+    @property
+    def memory(self) -> ClientMemory | None:
+        return self.of.memory
+
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         states = self.of.public_states(question.clients, self.canaries.states)
         answer = self.of.ask(question, evaluate, charge)
@@ -136,7 +141,7 @@ def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[l
 
     Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
     """
-    if first.method.unit == "record":
+    if first.method.unit.record_level:
         return _of_records(first.prepared, record_canaries.target_of(first), number, risk)
     if first.prepared.mechanism is not FLOATS:
         return [], []
@@ -146,12 +151,12 @@ def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[l
 def _of_clients(prepared: Prepared, target: int, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
     layout, method = prepared.learner.layout, prepared.method
     joined = Joined(
-        Gate(prepared.allowance, prepared.source, prepared.mechanism),
+        gate_of(prepared),
         target,
         method.steps(),
         sorted(method.public_memory(prepared.initial, layout)),
         layout.layers,
-        min(MOST, layout.size // 2),
+        min(MAX_CANARIES, layout.size // 2),
         np.random.default_rng([number, prepared.experiment.seed]),
     )
     recorded = record(prepared, number, around=joined.around)
@@ -159,15 +164,15 @@ def _of_clients(prepared: Prepared, target: int, number: int, risk: float) -> tu
         return [], []
     delta, coins, risk = prepared.budget.delta, joined.coins, risk / 3
     scores = joined.scores / math.sqrt(joined.information)
-    found = [_bounded("canary clients in one run", "outsider", scores, coins, delta, risk)]
+    found = [_bound_scores("canary clients in one run", "outsider", scores, coins, delta, risk)]
     for where, view, models in _left_behind(recorded, _peer(prepared, target)):
         told = _along_models(joined, models, recorded)
         if told is not None and told.any():
-            found.append(_bounded(f"canary clients by {where}", view, told, coins, delta, risk, "curve"))
-    return _paid(recorded, [attack for attack, _ in found]), [finding for _, finding in found]
+            found.append(_bound_scores(f"canary clients by {where}", view, told, coins, delta, risk, "curve"))
+    return _with_paid(recorded, [attack for attack, _ in found]), [finding for _, finding in found]
 
 
-def _paid(recorded: Recorded, found: Sequence[Attack]) -> list[Attack]:
+def _with_paid(recorded: Recorded, found: Sequence[Attack]) -> list[Attack]:
     """Attacks on a run, with what its ledger says of it."""
     epsilon = recorded.ledger.epsilon(recorded.prepared.budget.delta)
     return [replace(attack, paid=epsilon[attack.view]) for attack in found]
@@ -202,7 +207,7 @@ def _along_models(joined: Joined, model: Tensor, recorded: Recorded) -> np.ndarr
     mine = known[:, place * size : (place + 1) * size].double()
     along = mine @ (model - begun[place]).double()
     # Parts of orthogonal directions are not orthogonal: what canaries tell of each other is taken out.
-    return (torch.linalg.solve(mine @ mine.t(), along) if parts > 1 and size <= UNTANGLED else along).numpy()
+    return (torch.linalg.solve(mine @ mine.t(), along) if parts > 1 and size <= MAX_SOLVED else along).numpy()
 
 
 def _models_told(recorded: Recorded, exchange: int, parts: int) -> Tensor:
@@ -213,7 +218,7 @@ def _models_told(recorded: Recorded, exchange: int, parts: int) -> Tensor:
     return next((one for one in told if isinstance(one, Tensor) and one.shape == shape), initial.expand(shape))
 
 
-def _bounded(
+def _bound_scores(
     name: str, view: View, scores: np.ndarray, coins: np.ndarray, delta: float, risk: float, presumed: Presumed = "all"
 ) -> tuple[Attack, Finding]:
     """What scores of canaries come to, in one observer's eyes."""
@@ -240,15 +245,15 @@ def _of_records(prepared: Prepared, target: int, number: int, risk: float) -> tu
     """Canary records at one client, looked for in what the server sees of it."""
     random = np.random.default_rng([number, prepared.experiment.seed])
     own = prepared.data.clients[target]
-    x = torch.from_numpy(random.normal(size=(RECORDS, *prepared.data.shape))).float() * 3 * own.x.abs().max()
-    y = torch.from_numpy(random.integers(0, prepared.data.classes, RECORDS))
-    coins = random.permutation(RECORDS) < RECORDS // 2
+    x = torch.from_numpy(random.normal(size=(CANARY_RECORDS, *prepared.data.shape))).float() * 3 * own.x.abs().max()
+    y = torch.from_numpy(random.integers(0, prepared.data.classes, CANARY_RECORDS))
+    coins = random.permutation(CANARY_RECORDS) < CANARY_RECORDS // 2
     there = torch.from_numpy(coins)
     joined = ClientData(own.name, torch.cat([own.x, x[there]]), torch.cat([own.y, y[there]]), own.x_test, own.y_test)
     everybody: list[Any] = [*prepared.data.clients]
     everybody[target] = joined
     recorded = record(replace(prepared, data=replace(prepared.data, clients=tuple(everybody))), number)
-    scores = np.zeros(RECORDS)
+    scores = np.zeros(CANARY_RECORDS)
     for exchange in recorded.exchanges_of(target):
         place = list(exchange.question.clients).index(target)
         for name, release in exchange.releases.items():
@@ -259,16 +264,16 @@ def _of_records(prepared: Prepared, target: int, number: int, risk: float) -> tu
     if not scores.any():
         return [], []
     delta, risk = prepared.budget.delta, risk / 2
-    attack, finding = _bounded("canary records in one run", "server", scores, coins, delta, risk, "nothing")
+    attack, finding = _bound_scores("canary records in one run", "server", scores, coins, delta, risk, "nothing")
     found, findings = [replace(attack, view=view) for view in VIEWS], [finding]
     initial, peer = prepared.initial, _peer(prepared, target)
     if peer != target and recorded.personal.shape[1:] == initial.shape:
         told = -_along(recorded, initial, x, y) @ (recorded.personal[peer] - initial).double().numpy()
-        attack, finding = _bounded(
+        attack, finding = _bound_scores(
             "canary records by another's personal model", "peer", told, coins, delta, risk, "nothing"
         )
         found, findings = [*found, attack], [*findings, finding]
-    return _paid(recorded, found), findings
+    return _with_paid(recorded, found), findings
 
 
 def _along(recorded: Recorded, model: Tensor, x: Tensor, y: Tensor) -> np.ndarray:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from sordino import models
 from sordino.audit.bounds import Guesses
-from sordino.audit.client_canaries import LOUD, MANY, Tiled
+from sordino.audit.client_canaries import EXCESS_LENGTH, QUESTION_STRIDE, Tiled
 from sordino.audit.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.audit.recorded_run import Recorded, other_noise
 from sordino.federation.transcript import Exchange
@@ -43,7 +43,7 @@ from sordino.privacy.views import VIEWS
 
 CANARIES = 500
 """Records of a client all of which may be canaries."""
-LONG = 200.0
+CANARY_FEATURE = 200.0
 """The only feature of a canary: its gradient has this length or more, nearly all of it in the canary's own column."""
 BATCH, SCALES, VISIBLE = 12, (1.0, 10.0, 100.0), 0.02
 """Records of a batch in which a network is looked at, how much larger a canary is made, and the share of a threshold
@@ -87,7 +87,7 @@ def attacks(
     best: Attack | None = None
     sure = 1 - risk / len(bases)
     lowest = min(claims.values())
-    for pool, passed in _passed(recorded, target).items():
+    for pool, passed in _count_passages(recorded, target).items():
         said, surely = (
             lower_epsilon(_recipe(passed, bases, confidence), delta) if not math.isinf(lowest) else 0.0
             for confidence in (SAID, sure)
@@ -105,7 +105,7 @@ Kind = tuple[str, float, float]
 """A release, the rate with which a record enters it, and its noise multiplier as declared."""
 
 
-def _passed(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]:
+def _count_passages(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]:
     """For each pool of records, how often a record of the target went through what, by what passed the mechanism."""
     rates = {toss.purpose[:2]: toss.rate for toss in recorded.source.tosses}
     asked = {one.question.number: one for one in recorded.exchanges_of(target)}
@@ -142,7 +142,7 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
     numbers for other batches, as the network is evaluated.
     """
     run = runs[0]
-    if run.method.unit != "record" or not run.method.is_private():
+    if not run.method.unit.record_level or not run.method.is_private():
         return
     target = target_of(run)
     asked = run.exchanges_of(target)
@@ -158,7 +158,7 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
     for training in (True, False):
         module.train(training)
         try:
-            found = _moved(run, target, clip)
+            found = _largest_moves(run, target, clip)
         finally:
             module.train()
         moved, others = max(moved, found[0]), max(others, found[1])
@@ -173,7 +173,7 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
     yield Finding(0, "mixing", sentence, refuted=True)
 
 
-def _moved(run: Recorded, target: int, clip: float) -> tuple[float, float]:
+def _largest_moves(run: Recorded, target: int, clip: float) -> tuple[float, float]:
     """Largest distances, in thresholds, by which a canary moves the sum, and by which it moves the other records'
     part."""
     learner, flat, device = run.prepared.learner, run.prepared.initial, run.clients.device
@@ -184,7 +184,9 @@ def _moved(run: Recorded, target: int, clip: float) -> tuple[float, float]:
     def total(x: Tensor, y: Tensor) -> Tensor:
         if len(y) == 0:
             return torch.zeros_like(flat, dtype=torch.float64)
-        exit = SampledGradients(source, (MANY, target), (1.0, 0.0, 1), torch.tensor([clip]))  # everybody, without noise
+        exit = SampledGradients(
+            source, (QUESTION_STRIDE, target), (1.0, 0.0, 1), torch.tensor([clip])
+        )  # everybody, without noise
         compiled = run.prepared.compiled if learner.module.training else None
         keeper, nobody = learner.keeper(run.prepared.data.shape), torch.zeros(len(y), dtype=torch.bool, device=device)
         data = PrivateRecords(x, y, nobody, keeper, exit, compiled=compiled)
@@ -217,10 +219,9 @@ def _gradient_release(exchange: Exchange) -> str:
 
 def _thresholds(exchange: Exchange, release: str, client: int) -> Tensor:
     """The thresholds of a record's gradient, one for each part of it."""
-    rows = exchange.releases[release].thresholds(exchange.public)
-    assert rows is not None
-    place = list(exchange.public.clients).index(client) if len(rows) > 1 else 0
-    return rows[place]
+    found = exchange.releases[release].thresholds(exchange.public)
+    assert found is not None
+    return found.of(list(exchange.public.clients).index(client))
 
 
 def _recipe(passed: Counter[Kind], bases: dict[str, Base], confidence: float) -> Recipe:
@@ -240,7 +241,7 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[st
     gate = replace(recorded.gate, source=source, mechanism=recorded.mechanism.of)
     for exchange in recorded.exchanges_of(target):
         for name, release in exchange.releases.items():
-            if name in found or release.unit != "record":
+            if name in found or not release.record_level:
                 continue
             if release.made_of_gradients:
                 clip = torch.linalg.vector_norm(_thresholds(exchange, name, target))
@@ -261,7 +262,7 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: 
     learner = Learner(models.build("logistic", (CANARIES,), 2))
     weights = next(shape for shape in learner.layout.shapes if len(shape) == 2)
     assert weights == (2, CANARIES)
-    multiplier, long = float(plan.multipliers[target]), max(LONG, LOUD * 2 * float(clip))
+    multiplier, long = float(plan.multipliers[target]), max(CANARY_FEATURE, EXCESS_LENGTH * 2 * float(clip))
     inside, outside = [], []
     random = np.random.default_rng(gate.source.key("canaries"))
     for batch in range(math.ceil(trials / CANARIES)):
@@ -269,7 +270,7 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: 
         x = (long * torch.eye(CANARIES))[there]
         y = torch.zeros(len(x), dtype=torch.int64)
         take = _stacked_sum if stacked and len(plan.steps) > 1 else _sum
-        total = take(gate, MANY + batch, target, clip, x, y, learner)
+        total = take(gate, QUESTION_STRIDE + batch, target, clip, x, y, learner)
         columns = total[: 2 * CANARIES].reshape(2, CANARIES)
         score = ((columns[1] - columns[0]) / math.sqrt(2) / (multiplier * float(clip))).numpy()
         inside.append(score[there.numpy()])
@@ -303,12 +304,12 @@ def _once_base(gate: Gate, exchange: Exchange, name: str, release: Release, targ
         records = int(plan.validation[target])
         null = torch.full((1, records), release.centre())
         canary = null.clone()
-        canary[0, 0] += LOUD * (release.high - release.low)
+        canary[0, 0] += EXCESS_LENGTH * (release.high - release.low)
         multiplier = float(plan.mean_multipliers[target])
     else:
         null = torch.zeros(2, math.isqrt(entries))
         canary = null.clone()
-        canary[0, 0] = LOUD
+        canary[0, 0] = EXCESS_LENGTH
         multiplier = float(plan.matrix_multipliers[target])
     tiled = Tiled(release, torch.zeros(1, dtype=torch.int64), canary, null, entries)
     coins = (torch.arange(trials) % 2 == 0).float().reshape(1, -1)

@@ -1,4 +1,4 @@
-"""A run as it really is, with everything that leaves written down: what the audit attacks.
+"""A run as it really is, with everything that leaves it recorded: the audit attacks such runs.
 
 Server, clients, gate, mechanism and ledger are those of every run, over the simulator in one process; nothing is stored
 and nothing is evaluated. The noise is that of an experiment of the same name in another identity, so that an audit
@@ -9,32 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.assembly import assemble, simulate
 from sordino.audit.recorder import Watching, WatchingSource
 from sordino.experiment.prepare import Prepared
-from sordino.experiment.run import clients_of
-from sordino.federation.client import Clients, Question
+from sordino.federation.client import Clients
 from sordino.federation.rounds import RoundReport
-from sordino.federation.run_state import Restored
-from sordino.federation.server import Server
+from sordino.federation.run_state import TransientState
 from sordino.federation.transcript import Exchange, Transcript
-from sordino.federation.transport import Answer, Transport
+from sordino.federation.transport import Transport
 from sordino.method import Method
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import Seeded
-from sordino.simulator.engine import Engine
-from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation
-from sordino.simulator.workers import Workers
 from sordino.util.processes import single_threaded
 
 
@@ -43,50 +38,20 @@ class StoppedHere(Exception):  # noqa: N818
 
 
 @dataclass
-class MemoryBooks:
-    """Books that are kept in memory, for a run that nobody will take up."""
+class StoppingState(TransientState):
+    """State of a run that is stopped after a given round."""
 
-    ledger: Ledger
-    restored: Restored | None = None
     stop_after: int | None = None
-    """The round after which the run is stopped."""
-
-    def charge(self, rows: Sequence[Row]) -> None:
-        """The ledger has them already."""
-
-    def answered(self, question: int, drawn: int) -> None:
-        """Nothing to store: nobody will resume the run."""
+    """The round after which the run is stopped, from zero; None for a run that is not."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         if report.round == self.stop_after:
             raise StoppedHere
 
-    def check(self, state: dict[str, Any]) -> None:
-        """Nothing is saved."""
-
-    def save(self, now: Restored) -> None:
-        """Nothing is saved."""
-
-
-@dataclass(frozen=True)
-class Unseen:
-    """A transport on which nothing is evaluated."""
-
-    of: Simulation
-
-    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
-        return self.of.ask(question, False, charge)
-
-    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
-        return self.of.public_states(clients, names)
-
-    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        return np.full(len(clients), np.nan)
-
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run of which everything is known."""
+    """A run of which everything is recorded."""
 
     prepared: Prepared
     gate: Gate
@@ -96,24 +61,24 @@ class Recorded:
     transcript: Transcript
     ledger: Ledger
     state: dict[str, Any]
-    """What the server ended with."""
+    """The server's state at the end."""
     personal: Tensor
-    """What each client predicts with in the end, one row each."""
+    """Personal models at the end, one row per client."""
     resumed_at: int | None = None
-    """The first question after a resume."""
+    """Number of the first question after a resume; None without one."""
 
     @property
     def method(self) -> Method:
-        """The method with its choices made."""
+        """The method, with all of its choices made."""
         return self.prepared.method
 
     def exchanges_of(self, client: int) -> list[Exchange]:
-        """The questions that a client answered."""
+        """Exchanges that a client took part in."""
         return [one for one in self.transcript.exchanges if client in one.question.clients]
 
 
 def other_noise(prepared: Prepared, number: int) -> Seeded:
-    """A source whose noise no run and no other audit has."""
+    """Source of noise that no run and no other audit uses; `number` tells audits of one experiment apart."""
     return replace(prepared.source, identity=f"audit {number} of {prepared.identity}")
 
 
@@ -123,56 +88,38 @@ def record(
     stop_after: int | None = None,
     around: Callable[[Transport], Transport] | None = None,
 ) -> Recorded:
-    """Run a prepared experiment and write everything down; `number` names its noise.
+    """Run a prepared experiment and record everything.
 
-    With `stop_after` the run is stopped after that round and taken up again, as one that was killed is. `around` puts
-    something between the server and its clients.
+    Args:
+        prepared: The experiment.
+        number: Tells the noise of this run from that of other audits of the experiment.
+        stop_after: The run is stopped after this round, and resumed as one that was killed is.
+        around: Puts something between the server and its clients.
     """
     method = prepared.method
     mechanism, source = Watching(prepared.mechanism), WatchingSource(other_noise(prepared, number))
-    gate = Gate(prepared.allowance, source, mechanism)
-    clients, transcript = clients_of(prepared, gate), Transcript()
-    books = MemoryBooks(Ledger(prepared.schedule.clients, method.unit), stop_after=stop_after)
+    gate, transcript = Gate(prepared.allowance, source, mechanism), Transcript()
+    state = StoppingState(Ledger(prepared.schedule.clients, method.unit), None, transcript, stop_after)
     resumed_at = None
-    with simulated(prepared, clients) as (simulation, memory):
+    with simulate_alone(prepared, gate) as simulation:
         transport: Transport = simulation if around is None else around(simulation)
-        server = _server(prepared, gate, transport, books, transcript)
+        server = assemble(prepared, transport, state, gate=gate, ground=prepared.ground, evaluate=False)
         try:
-            method.run(server, prepared.initial)
+            server.run_script(prepared.initial)
         except StoppedHere:
             now = server.end().now
             resumed_at = now.questions
-            books = MemoryBooks(books.ledger, restored=now)
-            server = _server(prepared, gate, transport, books, transcript)
-            method.run(server, prepared.initial)
-        state = server.end().now.state
-        personal = memory.states(range(prepared.schedule.clients)).get("model", torch.zeros(0))
-    return Recorded(prepared, gate, mechanism, source, clients, transcript, books.ledger, state, personal, resumed_at)
+            state = StoppingState(state.ledger, now, transcript)
+            server = assemble(prepared, transport, state, gate=gate, ground=prepared.ground, evaluate=False)
+            server.run_script(prepared.initial)
+        ended = server.end().now.state
+        personal = simulation.memory.states(range(prepared.schedule.clients)).get("model", torch.zeros(0))
+        clients = simulation.engine.clients
+    return Recorded(prepared, gate, mechanism, source, clients, transcript, state.ledger, ended, personal, resumed_at)
 
 
 @contextlib.contextmanager
-def simulated(prepared: Prepared, clients: Clients) -> Iterator[tuple[Unseen, Memory]]:
-    """The way to clients on this machine, and what they remember, for as long as a run takes."""
-    method, layout = prepared.method, prepared.learner.layout
-    blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
-    with tempfile.TemporaryDirectory() as folder, single_threaded():
-        memory = Memory(Path(folder), blank, prepared.schedule.clients)
-        try:
-            yield Unseen(Simulation(Workers(Engine(clients, memory), 1))), memory
-        finally:
-            memory.close()
-
-
-def _server(prepared: Prepared, gate: Gate, transport: Transport, books: MemoryBooks, transcript: Transcript) -> Server:
-    every = prepared.schedule.rounds  # nothing is evaluated in between
-    return Server(
-        prepared.method,
-        prepared.schedule,
-        prepared.budget,
-        gate,
-        transport,
-        books,
-        prepared.ground,
-        every,
-        transcript=transcript,
-    )
+def simulate_alone(prepared: Prepared, gate: Gate) -> Iterator[Simulation]:
+    """Make clients in this process, with a memory that is thrown away."""
+    with tempfile.TemporaryDirectory() as folder, single_threaded(), simulate(prepared, gate, Path(folder)) as made:
+        yield made

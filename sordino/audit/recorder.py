@@ -51,7 +51,7 @@ class Passage:
         return (self.after.double() - self.before.double())[leaves] / self.deviations[leaves]
 
 
-def under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
+def noise_under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
     """The noise on each entry of the client at `place`, zero where nothing leaves, the norm that its message may have,
     and what it costs; where single records are protected the norm is infinite, and nothing is said of the cost."""
     deviations, price = torch.zeros(width, dtype=torch.float64), 0.0
@@ -59,17 +59,17 @@ def under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
         deviations[torch.as_tensor(entries)] = deviation
         if len(entries) and bound:
             price += (bound / deviation) ** 2 if deviation else float("inf")
-    if cover.unit != "client":
+    if cover.unit.record_level:
         return deviations, float("inf"), 0.0
     return deviations, float(cover.bounds[place if len(cover.bounds) > 1 else 0].square().sum().sqrt()), price
 
 
-def on_each(deviation: float | Tensor, width: int) -> Tensor:
+def noise_on_each(deviation: float | Tensor, width: int) -> Tensor:
     """The noise on each entry of a sum, which has one for all of them or one for each."""
     return torch.as_tensor(deviation, dtype=torch.float64).expand(width).clone()
 
 
-def _told(row: Tensor, mirrored: bool) -> Tensor:
+def _without_mirror(row: Tensor, mirrored: bool) -> Tensor:
     """A row without what stands in it a second time: the lower triangle of a symmetric matrix."""
     side = math.isqrt(len(row))
     return row.reshape(side, side).triu().reshape(-1) if mirrored else row
@@ -90,8 +90,8 @@ class Watching:
         sent = self.of.noised(rows, cover, source, purpose, clients)
         read = self.of.read(sent, cover)
         for place, client in enumerate(clients):
-            noise, bound, price = under(cover, place, rows.shape[1])
-            went, came = (_told(one[place].cpu(), cover.mirrored) for one in (before, read))
+            noise, bound, price = noise_under(cover, place, rows.shape[1])
+            went, came = (_without_mirror(one[place].cpu(), cover.mirrored) for one in (before, read))
             self.passages.append(Passage(tuple(purpose), int(client), 0, went, came, noise, bound, price))
         return sent
 
@@ -113,7 +113,7 @@ class Watching:
     def _note(self, before: Tensor, sent: Tensor, deviation: float | Tensor, purpose: Purpose) -> None:
         """Write down one client's sum."""
         kind, question, client, number = purpose
-        noise = on_each(deviation, before.numel())
+        noise = noise_on_each(deviation, before.numel())
         after = sent.detach().clone().cpu().reshape(-1)
         self.passages.append(
             Passage((kind, question), int(client), int(number), before.cpu().reshape(-1), after, noise, float("inf"))  # type: ignore[call-overload]

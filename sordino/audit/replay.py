@@ -17,29 +17,30 @@ import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit.recorded_run import MemoryBooks, Recorded, simulated
-from sordino.audit.recorder import Passage, on_each, under
+from sordino.assembly import assemble
+from sordino.audit.recorded_run import Recorded, simulate_alone
+from sordino.audit.recorder import Passage, noise_on_each, noise_under
 from sordino.audit.worlds import WORLDS
 from sordino.experiment.prepare import Prepared
-from sordino.experiment.run import clients_of
 from sordino.federation.client import Question
 from sordino.federation.message import digest
-from sordino.federation.server import Server
+from sordino.federation.run_state import TransientState
 from sordino.federation.transcript import Exchange
 from sordino.federation.transport import Answer, Transport
-from sordino.method import Message, Method
+from sordino.method import Federation, Message, Method
+from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.gate import Gate, Passed
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
 from sordino.privacy.noise import Source
 from sordino.privacy.release import Cover, Public, Releases, due
-from sordino.store.checkpoint import encoded
+from sordino.store.checkpoint import encode
 
 SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
     "hidden channel",
@@ -92,7 +93,7 @@ class Played:
         rows = [row for row in recorded.ledger.rows if not row.exposed]
         bare = frozenset((row.question, row.release) for row in rows if np.isinf(row.costs()).all())
         exchanges = [replace(one, releases={}) for one in recorded.transcript.exchanges]
-        return cls(recorded.source.of, exchanges, recorded.mechanism.passages, bare, encoded(recorded.state))
+        return cls(recorded.source.of, exchanges, recorded.mechanism.passages, bare, encode(recorded.state))
 
     def with_releases(self, method: Method) -> Played:
         """The same where it was sent to: releases are the method's."""
@@ -124,7 +125,7 @@ class Understudy:
         found: dict[str, str] = {}
         if not self._team:
             whole = played.with_releases(self._prepared.method)
-            told = [rehearsed(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
+            told = [rehearse(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
             return {kind: sentence for one in reversed(told) for kind, sentence in one.items()}
         packed = pickle.dumps(played)
         for _, pipe in reversed(self._team):  # what the first world tells stays
@@ -147,10 +148,10 @@ def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Con
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):  # nobody wanted a rehearsal
         played: Played = pickle.loads(pipe.recv_bytes())
-        pipe.send_bytes(pickle.dumps(rehearsed(prepared, world, played.with_releases(prepared.method))))
+        pipe.send_bytes(pickle.dumps(rehearse(prepared, world, played.with_releases(prepared.method))))
 
 
-def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
+def rehearse(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
     """Sentences, by kind, on everything besides noised values that changes in one world; computed in this process."""
     told = Told(world)
     prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
@@ -159,11 +160,10 @@ def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
     gate = Recital(
         prepared.allowance, played.noise, mechanism, told=told, exchanges=exchanges, unpriced=played.unpriced
     )
-    clients = clients_of(prepared, gate)
-    with simulated(prepared, clients) as (transport, _):
+    with simulate_alone(prepared, gate) as transport:
         script = Rehearsal(prepared, played, gate, transport, told)
         try:
-            prepared.method.run(script, prepared.initial)
+            prepared.method.run(cast(Federation, script), prepared.initial)
             script.compare_end()
         except FailureError as found:
             told.tell(FAILURE, f"{found}")
@@ -195,8 +195,8 @@ class Recalling:
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
         for place, client in enumerate(clients):
             passage = self._passage((*purpose, client, 0))
-            noise, bound, _ = under(cover, place, rows.shape[1])
-            if passage is not None and not (same(noise, passage.deviations) and bound == passage.bound):
+            noise, bound, _ = noise_under(cover, place, rows.shape[1])
+            if passage is not None and not (same_bits(noise, passage.deviations) and bound == passage.bound):
                 self.told.tell(NOISE, f"with {self.told.world} {purpose[-1]} has other noise or another bound")
         return self.of.noised(rows, cover, source, purpose, clients)
 
@@ -204,7 +204,7 @@ class Recalling:
         passage = self._passage(tuple(purpose))
         if passage is None:
             return self.of.noised_sum(total, deviation, source, purpose)
-        if not same(passage.deviations, on_each(deviation, total.numel())):
+        if not same_bits(passage.deviations, noise_on_each(deviation, total.numel())):
             self.told.tell(NOISE, f"with {self.told.world} a gradient has other noise")
         return passage.after.reshape(total.shape).to(total, copy=True)  # whoever takes it divides it in place
 
@@ -251,7 +251,7 @@ class Recital(Gate):
             before = exchange.answer.values[name][places]
             if rows.shape != before.shape or rows.dtype != before.dtype:
                 self.told.tell(LENGTH, f"with {self.told.world} {name} has another length")
-            elif not self._hidden(releases, name, question, rows, public) and not same(rows.cpu(), before):
+            elif not self._hidden(releases, name, question, rows, public) and not same_bits(rows.cpu(), before):
                 self.told.tell(SENT, f"{name} depends on records, has no noise, and costs less than infinity")
             values[name] = before.to(rows.device)
         return replace(passed, values=values)
@@ -261,20 +261,23 @@ class Recital(Gate):
         return (question, name) in self.unpriced or self._cover(releases[name], rows.shape[1], public) is not None
 
 
-class Rehearsal(Server):
-    """The federation once more: the script is handed what it had read, while clients answer with other records."""
+class Rehearsal:
+    """The federation once more: the script is handed what it had read, while clients answer with other records.
+
+    Everything but `ask` is a server's, whose own transport leads nowhere.
+    """
 
     def __init__(self, prepared: Prepared, played: Played, gate: Gate, transport: Transport, told: Told) -> None:
-        books = MemoryBooks(Ledger(prepared.schedule.clients, prepared.method.unit))
-        rounds = prepared.schedule.rounds
-        nobody = _Nobody()
-        super().__init__(
-            prepared.method, prepared.schedule, prepared.budget, gate, nobody, books, prepared.ground, rounds
-        )
+        state = TransientState(Ledger(prepared.schedule.clients, prepared.method.unit))
+        self._server = assemble(prepared, _Nobody(), state, gate=gate, ground=prepared.ground, evaluate=False)
+        self._allowance = gate.allowance
         self._before, self._clients, self._told = played.state, transport, told
         self._left = list(played.exchanges)
         self._ended: BaseException | None = None
         """Error that ended the rehearsal, even if the script catches it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
 
     def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
         self._go_on()
@@ -299,7 +302,7 @@ class Rehearsal(Server):
                 f"what it tells clients in round {asked.question.round + 1} does not follow from what it has read"
             )
         self._let_answer(asked)
-        return _Handed(asked, self)
+        return _Handed(asked, self._allowance)
 
     def compare_end(self) -> None:
         """Raise where the script ended earlier, or with something else."""
@@ -307,14 +310,14 @@ class Rehearsal(Server):
         if self._left:
             self._told.tell(COHORT, "how many questions the script asks does not follow from what it has read")
             raise HiddenChannelError(f"it ends {len(self._left)} questions earlier when it knows only what it has read")
-        kept, before = encoded(self._state.__dict__), self._before
-        if kept[0] != before[0] or any(not same(*pair) for pair in zip(kept[1], before[1], strict=True)):
+        kept, before = encode(self._server.end().now.state), self._before
+        if kept[0] != before[0] or any(not same_bits(*pair) for pair in zip(kept[1], before[1], strict=True)):
             raise HiddenChannelError("what it ends with does not follow from what it has read")
 
     def _let_answer(self, asked: Exchange) -> None:
         """Put the question to clients with other records, and compare what does not pass the gate."""
         states = self._clients.public_states(asked.question.clients, list(asked.public.states))
-        if any(not same(states[name], rows) for name, rows in asked.public.states.items()):
+        if any(not same_bits(states[name], rows) for name, rows in asked.public.states.items()):
             self._told.tell(REMEMBERED, "what clients remember publicly does not follow from what they sent")
         try:
             answer = self._clients.ask(asked.question, False, lambda: None)
@@ -327,7 +330,7 @@ class Rehearsal(Server):
             )
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are equal bit by bit."""
     return one.shape == other.shape and one.dtype == other.dtype and _bits(one) == _bits(other)
 
@@ -341,7 +344,7 @@ class _Handed:
     """What was read of an exchange, once more."""
 
     _exchange: Exchange
-    _server: Any
+    _allowance: Allowance
 
     @property
     def who(self) -> Sequence[int]:
@@ -358,11 +361,13 @@ class _Handed:
 
     def deviation(self, release: str) -> Tensor:
         exchange = self._exchange
-        return exchange.releases[release].deviation(self._server._gate.allowance, exchange.public)
+        return exchange.releases[release].deviation(self._allowance, exchange.public)
 
 
 class _Nobody:
     """A transport to no client."""
+
+    memory: None = None
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         raise HiddenChannelError("it asks clients behind the federation's back")

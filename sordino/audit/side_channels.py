@@ -36,18 +36,18 @@ from sordino.privacy.views import VIEWS, View
 from sordino.testing.case import with_steps
 from sordino.util.processes import single_threaded
 
-PILOT, CHOSEN = 0.3, 4
+PILOT, MAX_FIELDS = 0.3, 4
 """The share of copies that decides what is looked at, and how many things are."""
 COIN = "a canary's coin"
 """The key of a message under which a copy learns whether it is the canary: only the audit's own steps read it."""
-LOUD = 1e6
+LOUD_ENTRY = 1e6
 """An entry that no threshold lets pass as it is."""
-FEW = 8
+MAX_SINGLE_ENTRIES = 8
 """The entries of a shorter message are looked at one by one."""
 SIZE = "size of the entries"
-NUDGED = 1.25
+NUDGE = 1.25
 """How many times larger thresholds are that shall show in the noise."""
-QUESTIONS = 6
+MAX_QUESTIONS = 6
 """How many of the recorded questions the copies answer."""
 
 
@@ -63,13 +63,13 @@ class Field:
 
 def attacks(recorded: Recorded, copies: int, number: int = 3, risk: float = 1 - SURE) -> list[Attack]:
     """What the fields on the wire tell, for each observer that sees them."""
-    of_records = recorded.method.unit == "record"
+    of_records = recorded.method.unit.record_level
     target = record_canaries.target_of(recorded) if of_records else client_canaries.target_of(recorded)
-    exchanges = recorded.exchanges_of(target)[:QUESTIONS]
+    exchanges = recorded.exchanges_of(target)[:MAX_QUESTIONS]
     coins, delta = np.arange(copies) % 2 == 0, recorded.prepared.budget.delta
     ways = [("side channel", 1.0)]
     if follows_data(recorded, exchanges):
-        ways.append((f"thresholds {NUDGED - 1:.0%} apart, in the noise", NUDGED))
+        ways.append((f"thresholds {NUDGE - 1:.0%} apart, in the noise", NUDGE))
     found = []
     for way, nudge in ways:
         fields = list(_fields(recorded, target, exchanges, coins, number, nudge))
@@ -77,7 +77,7 @@ def attacks(recorded: Recorded, copies: int, number: int = 3, risk: float = 1 - 
         for view in VIEWS:
             mine = [one for one in fields if exchanges[one.exchange].sees(one.release, view) == "rows"]
             if mine:
-                found.append(_best(way, mine, coins, view, delta, risk / len(VIEWS) / len(ways)))
+                found.append(_best_attack(way, mine, coins, view, delta, risk / len(VIEWS) / len(ways)))
     return found
 
 
@@ -94,15 +94,17 @@ def _thresholds(exchange: Exchange) -> set[str]:
     return {key for key, value in exchange.question.message.items() if key in named and isinstance(value, Each)}
 
 
-def _best(way: str, fields: list[Field], coins: np.ndarray, view: View, delta: float, risk: float) -> Attack:
+def _best_attack(way: str, fields: list[Field], coins: np.ndarray, view: View, delta: float, risk: float) -> Attack:
     """The attack by those fields that told most on the first copies, counted on the others."""
     first = int(PILOT * len(coins))
-    ranked = sorted(((_told(f.values[:first], coins[:first]), place) for place, f in enumerate(fields)), reverse=True)
+    ranked = sorted(
+        ((_separation(f.values[:first], coins[:first]), place) for place, f in enumerate(fields)), reverse=True
+    )
     best = Attack(way, view, 0.0, 0.0)
-    chosen = ranked[:CHOSEN]
+    chosen = ranked[:MAX_FIELDS]
     for _, place in chosen:
         field = fields[place]
-        guesses = _counted(field.values, coins, first)
+        guesses = _count_guesses(field.values, coins, first)
         said = guesses.model_free(delta, 1 - (1 - SAID) / len(chosen))
         if said > best.bound:
             surely = guesses.model_free(delta, 1 - risk / len(chosen))
@@ -110,7 +112,7 @@ def _best(way: str, fields: list[Field], coins: np.ndarray, view: View, delta: f
     return best
 
 
-def _told(values: np.ndarray, coins: np.ndarray) -> float:
+def _separation(values: np.ndarray, coins: np.ndarray) -> float:
     """How far the canaries' values lie from the others', as the best balanced accuracy of a threshold."""
     return abs(_split(values, coins)[2] - 0.5)
 
@@ -129,7 +131,7 @@ def _split(values: np.ndarray, coins: np.ndarray) -> tuple[float, float, float]:
     return best
 
 
-def _counted(values: np.ndarray, coins: np.ndarray, first: int) -> Guesses:
+def _count_guesses(values: np.ndarray, coins: np.ndarray, first: int) -> Guesses:
     """The test that the first copies chose, on the others."""
     threshold, side, _ = _split(values[:first], coins[:first])
     rest, there = side * values[first:], coins[first:]
@@ -156,11 +158,11 @@ class _Copies:
 
     def __init__(self, recorded: Recorded, target: int, coins: np.ndarray, number: int) -> None:
         prepared, count = recorded.prepared, len(coins)
-        of_records = prepared.method.unit == "record"
+        of_records = prepared.method.unit.record_level
         method = prepared.method if of_records else _with_coins(prepared.method)
         allowance = recorded.gate.allowance
-        if allowance.records is not None:
-            allowance = replace(allowance, records=_copied_plan(allowance.records, target, count))
+        if of_records:
+            allowance = replace(allowance, records=_copied_plan(allowance.of_records, target, count))
         gate = Gate(allowance, other_noise(prepared, number), recorded.mechanism.of)
         # What is not finite contributes nothing, but a step that sees bare records could not compute with it.
         bare = any(not release.private for release in all_releases(prepared.method.steps()))
@@ -180,7 +182,9 @@ class _Copies:
     def answer(self, exchange: Exchange, factors: Tensor) -> tuple[dict[str, Tensor], np.ndarray]:
         """What the copies send in answer to a recorded question, one row each, and how many bytes; their own thresholds
         are multiplied by `factors`."""
-        message = {key: _own(value, self._target, self._count) for key, value in exchange.question.message.items()}
+        message = {
+            key: _copy_value(value, self._target, self._count) for key, value in exchange.question.message.items()
+        }
         for key in _thresholds(exchange):
             rows = message[key].values
             message[key] = Each(rows * factors.reshape(-1, *[1] * (rows.dim() - 1)))
@@ -210,7 +214,7 @@ class _Copies:
 def _of_rows(release: str, exchange: int, rows: np.ndarray) -> Iterator[Field]:
     """What can be looked at of one release's rows."""
     where = f"{release} in round {exchange + 1}"
-    if rows.shape[1] <= FEW:
+    if rows.shape[1] <= MAX_SINGLE_ENTRIES:
         for entry in range(rows.shape[1]):
             yield Field(f"value of {where}", release, exchange, rows[:, entry])
         return
@@ -231,7 +235,7 @@ def _with_coins(method: Method) -> Method:
             coin = message[COIN].reshape(())
             rest = {key: value for key, value in message.items() if key != COIN}
             result = original(self, rest, me, data)
-            sent = {n: _chosen(declared[original.__name__], n, value, coin) for n, value in result.send.items()}
+            sent = {n: _choose_message(declared[original.__name__], n, value, coin) for n, value in result.send.items()}
             return replace(result, send=sent)
 
         return step
@@ -239,15 +243,15 @@ def _with_coins(method: Method) -> Method:
     return with_steps(method, change, *declared)
 
 
-def _chosen(releases: Releases, name: str, value: Tensor, coin: Tensor) -> Tensor:
+def _choose_message(releases: Releases, name: str, value: Tensor, coin: Tensor) -> Tensor:
     """What a copy sends of one release."""
     release = releases[name]
     null = torch.full_like(value, release.centre())
-    if release.unit != "client":
+    if not release.summed:
         return torch.where(coin > 0, value, null)
     loud = null.clone().reshape(-1)
     mask = torch.zeros_like(loud)
-    mask[0] = LOUD
+    mask[0] = LOUD_ENTRY
     return torch.where(coin > 0, (loud + mask).reshape(value.shape), null)
 
 
@@ -272,14 +276,14 @@ def _copied_plan(plan: RecordPlan, target: int, copies: int) -> RecordPlan:
     return replace(plan, **{name: np.repeat(rows[target : target + 1], copies) for name, rows in vars(plan).items()})
 
 
-def _own(value: Any, target: int, copies: int) -> Any:
+def _copy_value(value: Any, target: int, copies: int) -> Any:
     """A value of a message as the copies receive it: what was the target's own is each copy's own."""
     if not isinstance(value, Each):
         return value
     return Each(value.values[target : target + 1].expand(copies, *value.values.shape[1:]))
 
 
-def reach(copies: int) -> float:
+def largest_refutable(copies: int) -> float:
     """The largest epsilon that so many copies can refute, if every guess is right."""
     tested = math.floor((1 - PILOT) * copies / 2)
-    return Guesses(0, tested, 0, tested).model_free(0.0, 1 - (1 - SURE) / len(VIEWS) / CHOSEN)
+    return Guesses(0, tested, 0, tested).model_free(0.0, 1 - (1 - SURE) / len(VIEWS) / MAX_FIELDS)

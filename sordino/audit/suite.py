@@ -29,10 +29,10 @@ def audit(
     tell: Tell = lambda sentence: None,
 ) -> Report:
     """Attack what an experiment's method claims; nothing is written, and no client's budget is spent."""
-    return audited(prepare(experiment), trials, tiers, tell)
+    return audit_prepared(prepare(experiment), trials, tiers, tell)
 
 
-def audited(
+def audit_prepared(
     prepared: Prepared,
     trials: int = TRIALS,
     tiers: Collection[int] = ALL_TIERS,
@@ -61,7 +61,7 @@ def audited(
     risk = (1 - SURE) / max(1, len({1, 2, 3} & set(tiers)))  # of all attacks together
     if 1 in tiers and method.is_private():
         tell("tier 1: is one client, or one record, there?")
-        report.trials = _mechanism(first, trials, views, risk)
+        report.trials = _attack_mechanism(first, trials, views, risk)
     if 2 in tiers and method.is_private():
         tell("tier 2: canaries in one real run")
         found, told = one_run.attacks(first, risk=risk)
@@ -74,10 +74,10 @@ def audited(
     return report
 
 
-def _mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
+def _attack_mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
     """Tier 1; how many trials were made."""
-    if first.method.unit == "client":
-        trials = client_canaries.affordable(first, trials)
+    if not first.method.unit.record_level:
+        trials = client_canaries.affordable_trials(first, trials)
         found = client_canaries.attacks(first, trials, risk=risk)
     else:
         found = record_canaries.attacks(first, trials, {view: one.claimed for view, one in views.items()}, risk=risk)

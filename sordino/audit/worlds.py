@@ -13,50 +13,50 @@ import torch
 from torch import Tensor
 
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 
-LOUD = 1e6
+EXTREME_VALUE = 1e6
 """Value of an extreme record in place of ones."""
 
 
 def _others(data: FederatedData) -> FederatedData:
-    return _with(data, *_turned(data))
+    return _replace_records(data, *_swap_records(data))
 
 
 def _extreme(data: FederatedData) -> FederatedData:
-    x, y = _turned(data)
-    return _with(data, LOUD * torch.sign(x - x.mean()), y)
+    x, y = _swap_records(data)
+    return _replace_records(data, EXTREME_VALUE * torch.sign(x - x.mean()), y)
 
 
 def _silent(data: FederatedData) -> FederatedData:
     """Records of zeros, all of the last label."""
-    return _with(data, torch.zeros_like(data.train.x), torch.full_like(data.train.y, data.classes - 1))
+    return _replace_records(data, torch.zeros_like(data.train.x), torch.full_like(data.train.y, data.classes - 1))
 
 
 def _one_alone(data: FederatedData) -> FederatedData:
     """Records of the first label, but for one of the last."""
-    x, y = _turned(data)
+    x, y = _swap_records(data)
     y = torch.zeros_like(y)
     y[int(data.train.starts[-1])] = data.classes - 1
-    return _with(data, x, y)
+    return _replace_records(data, x, y)
 
 
 def _one_label(data: FederatedData) -> FederatedData:
     """Clients with one label each, different from the next client's."""
-    x, y = _turned(data)
+    x, y = _swap_records(data)
     for client, (begin, size) in enumerate(zip(data.train.starts.tolist(), data.train.sizes.tolist(), strict=True)):
         y[begin : begin + size] = client % data.classes
-    return _with(data, x, y)
+    return _replace_records(data, x, y)
 
 
-def _resized(data: FederatedData) -> FederatedData:
+def _other_numbers(data: FederatedData) -> FederatedData:
     """Clients with one record more, with half of theirs, and with a single one, in turn."""
     sizes = enumerate(data.train.sizes.tolist())
-    return _sized(data, [(size + 1, max(1, size // 2), 1)[client % 3] for client, size in sizes])
+    return _resize(data, [(size + 1, max(1, size // 2), 1)[client % 3] for client, size in sizes])
 
 
-def _single(data: FederatedData) -> FederatedData:
-    return _sized(data, [1] * len(data.clients))
+def _single_record(data: FederatedData) -> FederatedData:
+    return _resize(data, [1] * len(data.clients))
 
 
 OF_RECORDS: dict[str, Callable[[FederatedData], FederatedData]] = {
@@ -66,30 +66,33 @@ OF_RECORDS: dict[str, Callable[[FederatedData], FederatedData]] = {
     "extreme records": _extreme,
 }
 OF_CLIENTS = OF_RECORDS | {
-    "other numbers of records": _resized,
-    "clients of a single record": _single,
+    "other numbers of records": _other_numbers,
+    "clients of a single record": _single_record,
     "clients of one label each": _one_label,
 }
-WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {"client": OF_CLIENTS, "record": OF_RECORDS}
+WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {
+    Unit.CLIENT: OF_CLIENTS,
+    Unit.RECORD: OF_RECORDS,
+}
 """Worlds to rehearse for each unit: a description, and a function that makes the clients' data. Every client keeps a
 training record, because clients without any are refused."""
 
 
-def _turned(data: FederatedData) -> tuple[Tensor, Tensor]:
+def _swap_records(data: FederatedData) -> tuple[Tensor, Tensor]:
     """The records of others, under other labels."""
     return data.train.x.flip(0), (data.train.y.flip(0) + 1) % data.classes
 
 
-def _with(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
+def _replace_records(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
     """Replace the training records; every client keeps its number of them."""
-    return _dealt(data, replace(data.train, x=x, y=y))
+    return _deal(data, replace(data.train, x=x, y=y))
 
 
-def _sized(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
-    x, y = _turned(data)
+def _resize(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
+    x, y = _swap_records(data)
     places: Sequence[Tensor] = (torch.arange(sum(sizes)) % len(y)).split(list(sizes))
-    return _dealt(data, Split.of([(x[part], y[part]) for part in places]))
+    return _deal(data, Split.of([(x[part], y[part]) for part in places]))
 
 
-def _dealt(data: FederatedData, train: Split) -> FederatedData:
+def _deal(data: FederatedData, train: Split) -> FederatedData:
     return replace(data, clients=Dealt([client.name for client in data.clients], train, data.test))

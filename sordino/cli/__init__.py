@@ -29,6 +29,8 @@ from sordino.errors import ProblemsError, UserError, quoted
 from sordino.report.terminal import degrade
 from sordino.version import VERSION
 
+__all__ = ["COMMANDS", "app", "main"]
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}

@@ -149,7 +149,7 @@ def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, l
     for text in [*texts, *sweep]:
         key, values = values_of(text)
         if key in found:
-            raise UserError(f"{key!r} is given twice: name its values once.")
+            raise UserError(f"{key!r} is swept twice: name its values once.")
         found[key] = values
     return found
 

@@ -187,7 +187,7 @@ def normalise(
     from sordino.data.schema import Schema
     from sordino.errors import check_writable, writing
     from sordino.experiment.private_scaling import normalise as release
-    from sordino.privacy.views import rows_words
+    from sordino.privacy.unit import rows_words
     from sordino.report.terminal.tables import epsilon_text
     from sordino.util.files import write_whole
 

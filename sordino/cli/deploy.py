@@ -91,15 +91,18 @@ def deploy(
         if chosen is not None:
             assert local is not None
             tell(f"Starting a server and {local} sites on this machine.")
-            ready = trial.new(chosen, local, folder)
+            ready = trial.open_trial(chosen, local, folder)
         else:
             assert resume is not None
-            ready = trial.taken_up(resume, folder)
+            ready = trial.resume_trial(resume, folder)
         # Sites are forked before the progress starts its thread.
         with ready as found, progress_display(as_json) as display, _naming_command("deploy"):
             result = found.run(display.run(None, found.rounds), tell)
     show_result(
-        result, folder, as_json, "Accuracies are those that the trial's sites keep: on real machines they stay there."
+        result,
+        found.store,
+        as_json,
+        "Accuracies are those that the trial's sites keep: on real machines they stay there.",
     )
 
 
@@ -115,7 +118,7 @@ def init(
     check_installed()
     from sordino.flower import keys, serving
 
-    serving.init(folder, host)
+    serving.create_server(folder, host)
     authority = folder / keys.AUTHORITY
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "ca": str(authority), "hosts": host}))
@@ -137,7 +140,7 @@ def renew(
     check_installed()
     from sordino.flower import serving
 
-    until = serving.renew(folder, host or [])
+    until = serving.renew_certificate(folder, host or [])
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "hosts": host or [], "until": until.isoformat()}))
         return
@@ -158,7 +161,7 @@ def add(
     from sordino.deploy.protocol.roster import fingerprint
     from sordino.flower import serving
 
-    found = serving.add(folder, files)
+    found = serving.add_sites(folder, files)
     if as_json:
         rows = [{"name": site.name, "fingerprint": fingerprint(site.identity)} for site in found]
         typer.echo(json.dumps({"sites": rows}))
@@ -176,7 +179,7 @@ def roster(folder: ServerFolder = SERVER_FOLDER) -> None:
     check_installed()
     from sordino.flower import serving
 
-    typer.echo(serving.roster(folder), nl=False)
+    typer.echo(serving.roster_file(folder), nl=False)
 
 
 @serve_commands.command(name="run", hidden=True)
@@ -204,8 +207,8 @@ def serve(
         raise UserError("Give an experiment, `sordino serve EXPERIMENT.toml`, or a run to take up, `--resume RUN`.")
     chosen = None if experiment is None else Experiment.read(experiment, _store_key(store))
     kept = store or (DEFAULT_STORE if chosen is None else chosen.store)
-    members = serving.sites(folder)
-    where = serving.parsed_address(address)
+    members = serving.read_sites(folder)
+    where = serving.parse_address(address)
     deadlines = coordinator.Deadlines(hello=wait)
     tell = _teller(as_json)
     with single_threaded(), progress_display(as_json) as display, _naming_command("serve"):
@@ -221,7 +224,7 @@ def serve(
         asked = chosen if resume is None else coordinator.deployed_experiment(resume, runs)
         assert asked is not None
         largest = terms_of(asked).largest_answer
-        with serving.serving(folder, where, [site.node_key for site in members], largest) as carrier:
+        with serving.serve(folder, where, [site.node_key for site in members], largest) as carrier:
             for sentence in keys.check_server_keys(folder):
                 tell(sentence)
             tell(f"Waiting for sites at {address}.")
@@ -235,7 +238,7 @@ def serve(
                 result = coordinator.start(
                     chosen, rows, carrier, runs, display.run(None, chosen.rounds), tell, deadlines
                 )
-    show_result(result, kept, as_json, "Accuracies stay at the sites: `sordino site status` shows an owner its own.")
+    show_result(result, runs, as_json, "Accuracies stay at the sites: `sordino site status` shows an owner its own.")
 
 
 @site_commands.command(name="init")

@@ -55,11 +55,11 @@ def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
     """Metrics of each client by its name; None where it has none."""
     from sordino.learning.metrics import METRICS
     from sordino.trained.models import load_models
-    from sordino.util.formatting import none
+    from sordino.util.formatting import finite_or_none
 
     models = load_models(run, store)
     return [
-        {"client": name, **{key: none(value) for key, value in zip(METRICS, row, strict=True)}}
+        {"client": name, **{key: finite_or_none(value) for key, value in zip(METRICS, row, strict=True)}}
         for name, row in zip(models.about.clients, models.metrics, strict=True)
     ]
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,8 +27,9 @@ from sordino.errors import Stopped
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.util.formatting import delta_text
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # commands that make no run show their help before torch would be loaded
     from sordino.store.run_summary import Summary
+    from sordino.store.store import Store
     from sordino.study.compare import ComparisonRow
 
 
@@ -82,23 +82,25 @@ def run(
         chosen = experiment_from(experiment, keys)
         from sordino.experiment.prepare import prepare
         from sordino.experiment.run import start
+        from sordino.store.store import Store
 
         prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
     before = [] if as_json else [*reasons, *(f"Note: {note}" for note in prepared.notes)]
-    with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
-        place = Place(display, prepared)
+    with contextlib.closing(Store(chosen.store)) as store:
+        with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
+            place = Place(display, prepared)
 
-        def begun(run: str) -> None:
-            for sentence in before:
-                typer.echo(sentence)
-            place.begin(run)
+            def begun(run: str) -> None:
+                for sentence in before:
+                    typer.echo(sentence)
+                place.begin(run)
 
-        result = start(prepared, watch=place, begun=begun)
-        place.end(result.accuracy["personal"])
-    told = [] if as_json else prepared.notes  # before the run
-    result = replace(result, notes=[note for note in result.notes if note not in told])
-    show_result(result, chosen.store, as_json, more={"execution": reasons} if explain else {})
+            result = start(prepared, store, place, begun)
+            place.end(result.accuracy["personal"])
+        told = [] if as_json else prepared.notes  # before the run
+        result = replace(result, notes=[note for note in result.notes if note not in told])
+        show_result(result, store, as_json, more={"execution": reasons} if explain else {})
 
 
 def resume(
@@ -120,7 +122,7 @@ def resume(
         telling = display.run(run, row.rounds, row.configuration)
         result = resume_run(run, found, telling, workers, budget_over_runs)
         telling.end(result.accuracy["personal"])
-    show_result(result, store, as_json)
+    show_result(result, found, as_json)
 
 
 def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
@@ -149,19 +151,16 @@ def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
 
 
 def show_result(
-    result: Summary, folder: Path, as_json: bool, measured: str | None = None, more: Mapping[str, Any] | None = None
+    result: Summary, store: Store, as_json: bool, measured: str | None = None, more: Mapping[str, Any] | None = None
 ) -> None:
-    """Print a run's result, and what all runs of the store in `folder` on the same people cost together.
+    """Print a run's result, and what all runs of the `store` on the same people cost together.
 
     `measured` says where accuracies come from, if not from a simulation; `more` holds further keys of the JSON
     document.
     """
     from sordino.store.spending import over_runs, sentence
-    from sordino.store.store import Store
 
-    store = Store(folder, must_exist=True)
     total = over_runs(store, store.get(result.run).people, result.unit, result.delta)
-    store.close()
     if as_json:
         typer.echo(json.dumps({**result.to_dict(), **(more or {}), "over_runs": total}))
         return
@@ -170,7 +169,7 @@ def show_result(
     from sordino.report.terminal.tables import SIMULATED, run_report
 
     console = Console(markup=False)
-    console.print(run_report(result, str(folder), measured or SIMULATED), highlight=False)
+    console.print(run_report(result, str(store.folder), measured or SIMULATED), highlight=False)
     together = sentence(total, result.protect_from)
     if together:
         console.print(together, highlight=False)

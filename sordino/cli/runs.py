@@ -66,10 +66,8 @@ def runs(
         console.print("No such runs." if there else f"No runs in {store} yet: `sordino run` makes one.")
         return
     console.print(_table(found, charged), highlight=False)
-    if any(row.unit == "record" for row in found):
-        from sordino.privacy.views import rows_words
-
-        console.print(f"Where records are protected: {rows_words({})}", style="dim", highlight=False)
+    for sentence in dict.fromkeys(sentence for row in found for sentence in row.unit.caveats()):
+        console.print(f"Where records are protected: {sentence}", style="dim", highlight=False)
 
 
 def _import(old: Path, new: Path, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sordino.errors import UserError, unknown
-from sordino.util.import_by_name import failed, find
+from sordino.util.import_by_name import find, user_code_error
 
 NOBODY = -1
 RETRIES = 10
@@ -87,7 +87,7 @@ def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.ran
     except UserError:
         raise
     except Exception as error:
-        raise failed(f"The partition {name!r} fails", error) from error
+        raise user_code_error(f"The partition {name!r} fails", error) from error
     if dealt.shape != labels.shape or not np.issubdtype(dealt.dtype, np.integer):
         raise UserError(
             f"The partition {name!r} gives {dealt.dtype} of shape {dealt.shape}: it must give one whole number, the "

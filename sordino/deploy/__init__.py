@@ -1,1 +1,3 @@
-"""Federations on real machines: what a site and a coordinator do, whatever carries their bytes."""
+"""Federations on real machines: the sites, the server and their protocol, independent of what carries the bytes."""
+
+__all__ = ["accuracies", "database", "declared", "protocol", "server", "site", "terms", "trial"]

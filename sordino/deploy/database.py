@@ -1,8 +1,7 @@
-"""A SQLite file of which every row is checked when it is read.
+"""SQLite files whose rows carry digests, so that damage or tampering is found when a row is read.
 
-A row ends with the SHA-256 of its table's name and of all its other values. What a disk or a hand has changed is found
-when it is read, before anything follows from it. There is no write-ahead log: one whose first bytes are damaged is
-dropped by SQLite without a word, and charges with it.
+The last column of a row is the SHA-256 of its table's name and of all its other values. There is no write-ahead log:
+SQLite silently drops a log whose first bytes are damaged, and the charges in it.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ from typing import Any, Self
 from sordino.errors import UserError
 
 DIGEST = "digest"
-PATIENCE = 30.0
-"""Seconds for which another process that writes is waited for."""
+LOCK_TIMEOUT_SECONDS = 30.0
+"""Seconds to wait for another process that writes."""
 
 
 class DatabaseError(UserError):
-    """A file that cannot be written or read."""
+    """A database file that cannot be written or read."""
 
 
 class AlteredError(DatabaseError):
-    """A file that is not as it was written."""
+    """A database file that was damaged or altered since it was written."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table whose rows carry digests."""
+class CheckedTable:
+    """Schema of a table whose rows carry digests."""
 
     name: str
     columns: Mapping[str, str]
-    """The type of each."""
+    """SQL type of each column."""
     key: Sequence[str]
-    """The columns by which a row is known."""
+    """Columns of the primary key."""
 
-    def statement(self, unless_there: bool = False) -> str:
-        """The SQL that makes it; `unless_there`: and leaves one as it is that is there already."""
+    def creation_sql(self, if_not_exists: bool = False) -> str:
+        """SQL statement that creates the table; with `if_not_exists` an existing table is left as it is."""
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
-        name = f"if not exists {self.name}" if unless_there else self.name
+        name = f"if not exists {self.name}" if if_not_exists else self.name
         return f"create table {name} ({columns}, {DIGEST} blob not null, primary key ({', '.join(self.key)}))"
 
     def digest(self, row: Mapping[str, Any]) -> bytes:
-        """Of a row's values."""
+        """SHA-256 of a row's values, each with its column's name, type and length."""
         made = hashlib.sha256(self.name.encode())
         for name in self.columns:
             content = row[name] if isinstance(row[name], bytes) else json.dumps(row[name]).encode()
@@ -57,19 +56,19 @@ class Table:
         return made.digest()
 
 
-class Database:
-    """A connection to such a file."""
+class CheckedDatabase:
+    """A connection to a SQLite file whose rows are checked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self.saving():
-            self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-            self._database.execute("pragma synchronous = extra")
-            self._database.execute("pragma secure_delete = on")  # a key that is destroyed is gone from the file
+        with self.report_errors():
+            self._connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
+            self._connection.execute("pragma synchronous = extra")
+            self._connection.execute("pragma secure_delete = on")  # a key that is deleted must be gone from the file
 
     def close(self) -> None:
         """Close the connection."""
-        self._database.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -79,58 +78,65 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and nobody else writes meanwhile."""
-        with self.saving():
-            self._database.execute("begin immediate")
+        """Write everything in the block or nothing, while no other process writes."""
+        with self.report_errors():
+            self._connection.execute("begin immediate")
             try:
                 yield
                 self._commit()
             except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("rollback")
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
                 raise
 
     def _commit(self) -> None:
-        self._database.execute("commit")
+        self._connection.execute("commit")
 
-    def put(self, table: Table, **row: Any) -> None:
-        """Write a row, or what it is from now on."""
+    def upsert(self, table: CheckedTable, **row: Any) -> None:
+        """Insert or update a row."""
         values = [row[name] for name in table.columns]
         names = [*table.columns, DIGEST]
         changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in table.key)
         marks = ", ".join("?" * len(names))
         known = f"on conflict ({', '.join(table.key)}) do update set {changed}"
-        self.do(f"insert into {table.name} ({', '.join(names)}) values ({marks}) {known}", *values, table.digest(row))
+        self.execute(
+            f"insert into {table.name} ({', '.join(names)}) values ({marks}) {known}", *values, table.digest(row)
+        )
 
-    def find(self, table: Table, where: str = "", *values: Any) -> list[dict[str, Any]]:
-        """Rows, oldest first unless `where` says otherwise; one that is not as it was written is refused."""
+    def select(self, table: CheckedTable, where: str = "", *values: Any) -> list[dict[str, Any]]:
+        """Rows of a table as dictionaries, oldest first; a row that does not match its digest raises `AlteredError`.
+
+        `where` is SQL behind the table's name, with `values` for its question marks; it may set another order.
+        """
         names = [*table.columns, DIGEST]
         order = "" if "order by" in where else "order by rowid"
         found = []
-        for values_of in self.all(f"select {', '.join(names)} from {table.name} {where} {order}", *values):
+        for values_of in self.query(f"select {', '.join(names)} from {table.name} {where} {order}", *values):
             row = dict(zip(names, values_of, strict=True))
             if row.pop(DIGEST) != table.digest(row):
-                raise AlteredError(f"{self.path} is damaged or was altered: a row of {table.name} is not as written.")
+                raise AlteredError(
+                    f"{self.path} is damaged or was altered: a row of its table {table.name} is not as written."
+                )
             found.append(row)
         return found
 
-    def remove(self, table: Table, where: str, *values: Any) -> None:
-        """Delete rows."""
-        self.do(f"delete from {table.name} {where}", *values)
+    def delete(self, table: CheckedTable, where: str, *values: Any) -> None:
+        """Delete the rows that the SQL `where` selects."""
+        self.execute(f"delete from {table.name} {where}", *values)
 
-    def do(self, statement: str, *values: Any) -> None:
-        """Execute a statement."""
-        with self.saving():
-            self._database.execute(statement, values)
+    def execute(self, statement: str, *values: Any) -> None:
+        """Execute a SQL statement that returns nothing."""
+        with self.report_errors():
+            self._connection.execute(statement, values)
 
-    def all(self, query: str, *values: Any) -> list[Any]:
-        """The rows of a query."""
-        with self.saving():
-            return self._database.execute(query, values).fetchall()
+    def query(self, query: str, *values: Any) -> list[Any]:
+        """Rows of a SQL query as tuples, unchecked."""
+        with self.report_errors():
+            return self._connection.execute(query, values).fetchall()
 
     @contextlib.contextmanager
-    def saving(self) -> Iterator[None]:
-        """Turn a failure to write or read the file into a sentence."""
+    def report_errors(self) -> Iterator[None]:
+        """Turn a failure to write or read the file into a `DatabaseError`."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:

@@ -156,7 +156,7 @@ class Terms:
         if self.allowance.records is None:
             return self.allowance
         delta = self.budget.delta
-        check_delta(delta, records, "record", self.experiment.allow_vacuous_delta)
+        check_delta(delta, records, self.method.unit, self.experiment.allow_vacuous_delta)
         budget = self.allowance.records.budgets[[number]]
         calibration = _calibration(self.experiment, self.method, self.learner, self.turns, self.shares)
         plan = record_plan(self.experiment, self.method, np.array([records]), budget, self.schedule, delta, calibration)

@@ -1,4 +1,4 @@
-"""A deployment on one machine: an experiment's data dealt to sites of their own."""
+"""Trials of a deployment: an experiment's data dealt to site folders on one machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from sordino.data import ClientData
 from sordino.data.dataset import Meaning
 from sordino.deploy.declared import Origin
-from sordino.deploy.protocol.roster import Member, written_roster
-from sordino.deploy.site.rules import least_witnesses
+from sordino.deploy.protocol.roster import Member, roster_toml
+from sordino.deploy.site.rules import min_witnesses
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import Terms, terms_of
@@ -30,16 +30,25 @@ from sordino.store.run_summary import Summary
 ROSTER = "roster.toml"
 DATA = "data.npz"
 WITNESS = Path("..", "witness")
-"""Folder of the witnesses of a trial's sites, beside the sites' folders: a trial leaves nothing elsewhere."""
+"""Folder of the sites' witnesses, relative to a site: beside the sites, so that a trial leaves nothing elsewhere."""
 PUBLIC = "public"
 ORIGIN = "origin.json"
-"""File of a trial that says whose records its sites hold."""
+"""File in a trial's folder that says whose records its sites hold."""
 
 
 def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experiment, list[Member], list[Path]]:
-    """Deal an experiment's data to so many new site folders; the deployed experiment, the roster and the folders."""
+    """Deal an experiment's data to new sites in `folder`, which must be empty or missing.
+
+    Args:
+        experiment: A simulated experiment.
+        folder: Where the sites' folders are made.
+        sites: Number of sites.
+
+    Returns:
+        The experiment as it is deployed, the roster, and the sites' folders.
+    """
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"The folder {folder} is not empty: sites of a trial need a new one.")
+        raise UserError(f"The folder {folder} is not empty: name a new folder for the trial's sites.")
     experiment = experiment.model_copy(update={"clients": sites})
     data, public = deal_with_public(experiment)
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +64,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     if public is not None:
         declared["public"] = str(folder / PUBLIC)
         (folder / PUBLIC).mkdir()
-        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=_named(public.y, data.meaning))
+        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=_label_names(public.y, data.meaning))
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / f"site-{number}" for number in range(sites)]
@@ -63,10 +72,10 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     members = []
     for path, client in zip(folders, data.clients, strict=True):
         path.mkdir()
-        _write(path / DATA, client, data.meaning)
+        _write_records(path / DATA, client, data.meaning)
         members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **rules)))
     for path in folders:
-        (path / ROSTER).write_text(written_roster(members))
+        (path / ROSTER).write_text(roster_toml(members))
     origin = Origin(str(experiment.data), data.people, data.deal)
     (folder / ORIGIN).write_text(json.dumps(dataclasses.asdict(origin)))
     return deployed, members, folders
@@ -78,11 +87,13 @@ def read_origin(folder: Path) -> Origin:
 
 
 def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
-    """Rules that allow this experiment, once."""
+    """Site rules that allow this experiment and whose budget pays for it once."""
     given = experiment.noise == "integers" or experiment.noise_multiplier or has_published_noise(terms.method)
     epsilon = math.inf if given else experiment.asked_epsilon
     sites = terms.schedule.clients
-    witnesses = least_witnesses(sites, experiment.colluders)  # as few as will do: a trial goes on where a site is lost
+    witnesses = min_witnesses(
+        sites, experiment.colluders
+    )  # as few as allowed, so that a trial can continue without a lost site
     return {
         "witnesses": witnesses if witnesses < sites else None,
         "unit": terms.method.unit,
@@ -98,35 +109,43 @@ def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, client: ClientData, meaning: Meaning) -> None:
+def _write_records(path: Path, client: ClientData, meaning: Meaning) -> None:
     tested: dict[str, Any] = (
-        {"x_test": client.x_test.numpy(), "y_test": _named(client.y_test, meaning)} if len(client.y_test) else {}
+        {"x_test": client.x_test.numpy(), "y_test": _label_names(client.y_test, meaning)} if len(client.y_test) else {}
     )
-    np.savez(path, x=client.x.numpy(), y=_named(client.y, meaning), **tested)
+    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, meaning), **tested)
 
 
-def _named(labels: Tensor, meaning: Meaning) -> np.ndarray:
-    """Labels by the names of their classes; whole numbers where these have no other names."""
+def _label_names(labels: Tensor, meaning: Meaning) -> np.ndarray:
+    """Class names of labels; the whole numbers themselves where classes have no other names."""
     if meaning.classes == Meaning.numbered(len(meaning.classes)).classes:
         return labels.numpy()
     return np.array(meaning.classes)[labels.numpy()]
 
 
-def simulated(deployed: Experiment, original: Experiment) -> Prepared:
-    """The simulation that a trial with noise from the seed equals to the bit: `original` is what was laid out."""
+def prepare_simulation(deployed: Experiment, original: Experiment) -> Prepared:
+    """Prepare the simulation that a trial with noise from the seed equals to the bit.
+
+    Args:
+        deployed: The experiment that `lay_out` returned.
+        original: The experiment that `lay_out` was given.
+    """
     terms = terms_of(deployed)
     experiment = original.model_copy(update={"clients": terms.schedule.clients, "engine": "one-by-one"})
     prepared = prepare(experiment.model_copy(update={"compiled": "never"}))
     return dataclasses.replace(prepared, method=terms.method, identity=terms.identity, budget=terms.budget)
 
 
-def with_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
-    """A trial's summary with the means of the accuracies that its sites keep, unless they share them, with noise; who
-    runs all of them may look."""
+def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
+    """Add to a trial's summary the means of the accuracies that the sites in `folders` keep.
+
+    A real server never sees these; whoever runs a trial owns all of its sites. A summary with accuracies that sites
+    shared with noise is returned as it is.
+    """
     if summary.accuracy_noise is not None:
         return summary
     runs = [one for folder in folders for one in status(folder)["runs"][-1:]]
-    found = {name: np.array([_number(one[name]) for one in runs]) for name in ("personal", "start", "global")}
+    found = {name: np.array([_nan_if_none(one[name]) for one in runs]) for name in ("personal", "start", "global")}
     figures = {
         "personal": mean(found["personal"]),
         "personal_worst": worst(found["personal"]),
@@ -137,5 +156,5 @@ def with_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
     return dataclasses.replace(summary, accuracy=known)
 
 
-def _number(value: float | None) -> float:
+def _nan_if_none(value: float | None) -> float:
     return math.nan if value is None else value

@@ -6,7 +6,7 @@ of a piece ends with the digest of its bytes, and one whose bytes are others is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,61 +19,66 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.federation.blending import FIGURES, RULES
 from sordino.federation.message import Message
+from sordino.federation.rounds import Watch
+from sordino.federation.transport import HostingTransport
 from sordino.learning.metrics import METRICS, Reached
-from sordino.simulator.simulation import Simulation
 from sordino.store.checkpoint import write_tensors
 from sordino.util.files import digest_of, keep_file
 
 
 @dataclass(frozen=True)
 class Blends:
-    """What all clients predict with, and how well."""
+    """Blended predictors of all clients, and their accuracies."""
 
     clients: list[int]
-    """In the order of all rows."""
+    """Clients in the order of all rows below."""
     rules: dict[str, Tensor]
-    """How the members of each client's mixture are mixed: `sordino.federation.blending.RULES`."""
+    """Weights, powers and labels that mix the members of each client's mixture: `sordino.federation.blending.RULES`."""
     accuracies: np.ndarray
-    """One row for each of them, with the columns `sordino.federation.blending.FIGURES`."""
+    """One row per client, with the columns `sordino.federation.blending.FIGURES`."""
     sums: np.ndarray
-    """Those from which the metrics of all clients' records together follow."""
+    """Sums from which the metrics over all clients' records together are computed."""
     files: list[Path]
     """The pieces, in the order of the clients."""
 
     def figures(self, *names: str) -> np.ndarray:
-        """Columns of the accuracies, one row for each client by its number."""
+        """Columns of the accuracies by name, one row for each client by its number."""
         found = np.full((len(self.clients), len(names)), np.nan)
         found[self.clients] = self.accuracies[:, [FIGURES.index(name) for name in names]]
         return found
 
     def reached(self) -> Reached:
-        """How well clients predict, one row for each by its number."""
+        """Metrics of the blended predictors, one row for each client by its number."""
         return Reached(self.figures(*METRICS), self.sums)
 
     def models(self) -> Iterator[Tensor]:
-        """The models that clients made for it, one row each, in pieces that fit into memory."""
+        """Models that clients trained for blending, one row each, in pieces that fit into memory."""
         for file in self.files:
             if not _whole(file):
                 raise UserError(f"{file} is damaged, its bytes are not those that were written: resume the run.")
             yield load_file(file)["models"]
 
 
-def make(
-    transport: Simulation, message: Message, folder: Path, told: Callable[[int, int], None] | None = None
-) -> Blends:
-    """Let every client blend its models; pieces that `folder` holds already are taken from there. `told` is how many
-    clients are done, and of how many."""
+def make(transport: HostingTransport, message: Message, folder: Path, watch: Watch | None = None) -> Blends:
+    """Let every client blend its models.
+
+    Args:
+        transport: The way to the clients.
+        message: The server's models, and how to blend them (`sordino.federation.blending.instructions`).
+        folder: Where pieces are kept; those that are there already are not made again.
+        watch: Is told how many clients are done.
+    """
     order: list[int] = []
     files, found = [], []
     for number, clients in enumerate(transport.pieces()):
-        if told is not None:
-            told(len(order), transport.clients)
-        path = _kept(folder, number)
+        if watch is not None:
+            watch.blending(len(order), transport.clients)
+        path = _find(folder, number)
         if path is None:
             answer = transport.blend(clients, message)
             figures, added = np.split(answer.accuracies, [len(FIGURES)], axis=1)
             measured = {"accuracies": torch.tensor(figures), "sums": torch.from_numpy(added.sum(axis=0))}
-            path = _written(answer.values | measured, folder, number)
+            path = _write(answer.values | measured, folder, number)
         files.append(path)
         with safe_open(path, framework="pt") as piece:  # its models stay on the disk
             found.append([piece.get_tensor(name) for name in (*RULES, "accuracies", "sums")])
@@ -84,8 +89,8 @@ def make(
     return Blends(order, named, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files)
 
 
-def _kept(folder: Path, number: int) -> Path | None:
-    """The file of a piece that is whole; damaged ones are removed."""
+def _find(folder: Path, number: int) -> Path | None:
+    """File of a piece, if it is there and whole; damaged ones are removed."""
     for path in sorted(folder.glob(f"blend-{number:06d}-*")):
         if _whole(path):
             return path
@@ -98,7 +103,7 @@ def _whole(path: Path) -> bool:
     return digest_of(path) == path.stem.rpartition("-")[2]
 
 
-def _written(tensors: dict[str, Tensor], folder: Path, number: int) -> Path:
+def _write(tensors: dict[str, Tensor], folder: Path, number: int) -> Path:
     """Write a piece; a crash leaves either nothing or the whole file."""
     temporary = folder / f"blend-{number:06d}.tmp"
     write_tensors(tensors, temporary)

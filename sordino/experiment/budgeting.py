@@ -13,15 +13,15 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.federation.schedule import Schedule
 from sordino.learning.parameters import Layout
-from sordino.method import Budget, Method, returned
+from sordino.method import Budget, Method, check_returned
 from sordino.methods.bases import RecordLevel
 from sordino.parts.masks import PersonalHead, body
 from sordino.privacy.budget.allowance import Allowance, Noise, Outlook
-from sordino.privacy.budget.client_plan import check_delta, default_delta, drowning, multiplier_for
+from sordino.privacy.budget.client_plan import check_delta, default_delta, drowning_warning, multiplier_for
 from sordino.privacy.budget.record_plan import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import all_releases
-from sordino.util.formatting import rounded_up
+from sordino.util.formatting import round_up
 
 GIVEN_AWAY = (
     "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
@@ -232,7 +232,7 @@ def beyond_budgets(spent: Mapping[int, float], budgets: np.ndarray, names: Seque
     if not beyond:
         return []
     worst = max(beyond, key=lambda client: over[client])
-    paid = rounded_up(spent[worst]) if math.isfinite(spent[worst]) else "infinite"
+    paid = round_up(spent[worst]) if math.isfinite(spent[worst]) else "infinite"
     return [
         f"{len(beyond)} of {len(budgets)} clients' records pay more than their budgets allow, most of all those of "
         f"{names[worst]}: epsilon {paid} for a budget of {budgets[worst]:g}."
@@ -276,7 +276,7 @@ def notes_before(
         *unusual(experiment, method, schedule),
         *spent.notes,
         *choices,
-        *returned(method, "notes", method.notes(schedule, spent.budget), list),
+        *check_returned(method, "notes", method.notes(schedule, spent.budget), list),
         *infeasible(method, spent.allowance, schedule, layout),
     ]
 
@@ -285,7 +285,7 @@ def not_covered_before(experiment: Experiment, method: Method) -> list[str]:
     """Sentences on what epsilon does not cover, known before a run, besides what was read from records."""
     if method.privacy != "dp":  # there is no epsilon that could leave things out
         return []
-    disclosed = returned(method, "discloses", method.discloses(), list)
+    disclosed = check_returned(method, "discloses", method.discloses(), list)
     return disclosed + ([GIVEN_AWAY] if experiment.personal == "blend" else [])
 
 
@@ -297,7 +297,9 @@ def infeasible(method: Method, allowance: Allowance, schedule: Schedule, layout:
     feasible = noise.feasible(schedule.clients, schedule.turns)
     if parameters <= feasible:
         return []
-    return [f"{drowning(parameters, round(feasible))} `sordino plan` and `sordino advise` say what to do about it."]
+    return [
+        f"{drowning_warning(parameters, round(feasible))} `sordino plan` and `sordino advise` say what to do about it."
+    ]
 
 
 def shared_parameters(method: Method, parameters: int | None, layout: Layout | None) -> int | None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.data.selection import PublicChoice
-from sordino.errors import UserError, quoted, unknown, wrong
+from sordino.errors import UserError, pydantic_message, quoted, unknown
 from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
 from sordino.method import Epsilon, Method
@@ -368,4 +368,4 @@ def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
     if problem["type"] == "extra_forbidden":
         return unknown("key", key, KEYS)
     hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
-    return UserError(f"{key} cannot be {quoted(values.get(key))}: {wrong(problem).lower()}.{hint}")
+    return UserError(f"{key} cannot be {quoted(values.get(key))}: {pydantic_message(problem).lower()}.{hint}")

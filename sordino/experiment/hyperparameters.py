@@ -17,13 +17,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sordino.errors import UserError, quoted, unknown, wrong
+from sordino.errors import UserError, pydantic_message, quoted, unknown
 from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
 from sordino.parts.record_thresholds import RecordThreshold
 from sordino.parts.thresholds import Threshold
-from sordino.util.import_by_name import failed, is_dotted
-from sordino.util.selectable import Named, named, settings
+from sordino.util.import_by_name import is_dotted, user_code_error
+from sordino.util.selectable import Named, choices_of, settings
 
 GROUP = "sordino.methods"
 """The entry points under which methods are installed."""
@@ -114,7 +114,7 @@ def make_method(
     except Exception as error:
         if not is_dotted(method):
             raise
-        raise failed(f"The method {method!r} cannot be made", error) from error
+        raise user_code_error(f"The method {method!r} cannot be made", error) from error
     rule = getattr(done, "clipping", None) if "clipping" in field_names(type(done)) else None
     if privacy == "none" and isinstance(rule, Threshold | RecordThreshold):
         return dataclasses.replace(done, clipping=rule.unprotected())  # type: ignore[call-arg]
@@ -174,11 +174,13 @@ def _converted(kind: type[Method], chosen: Mapping[str, Any]) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except NameError as error:
-        raise failed(f"The hyper-parameters of {kind.__name__} have types that are not known", error) from error
+        raise user_code_error(
+            f"The hyper-parameters of {kind.__name__} have types that are not known", error
+        ) from error
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     made = {}
     for name in dict.fromkeys(key.removesuffix(".") for key in chosen):
-        choice = named(hints[name])
+        choice = choices_of(hints[name])
         if choice is not None:
             made[name] = _rule(name, choice, chosen.get(name), chosen.get(f"{name}.", {}), defaults[name])
         elif f"{name}." in chosen:
@@ -214,7 +216,7 @@ def _valid(name: str, hint: Any, value: Any) -> Any:
     try:
         found = TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        problem = wrong(error.errors()[0])
+        problem = pydantic_message(error.errors()[0])
         raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: {problem}.") from error
     if isinstance(value, bool) and not isinstance(found, bool):  # Python takes True for 1
         raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: Input should be a valid number.")

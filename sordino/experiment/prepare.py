@@ -22,7 +22,7 @@ from sordino.federation.schedule import Schedule
 from sordino.federation.server import Ground
 from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import flatten
-from sordino.method import Budget, Method, returned
+from sordino.method import Budget, Method, check_returned
 from sordino.models.tokens import check_tokens
 from sordino.parts.masks import check_head
 from sordino.privacy.budget.allowance import Allowance
@@ -148,8 +148,8 @@ def prepare(
     check_head(method, learner.layout)
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
     method, choices = planned_method(experiment, method, data.train.sizes, schedule)
-    returned(method, "memory", method.memory(initial), Mapping)
-    states = returned(method, "public_memory", method.public_memory(initial, learner.layout), Mapping)
+    check_returned(method, "memory", method.memory(initial), Mapping)
+    states = check_returned(method, "public_memory", method.public_memory(initial, learner.layout), Mapping)
     check_steps(method.steps(), method.unit, states)
     choice = choose(experiment, method, learner, data, schedule.cohort)
     spent = spending(experiment, method, data.train.sizes, schedule)
@@ -199,7 +199,7 @@ def prepare(
 
 
 def _settled(method: Method, clients: int) -> Method:
-    settled: Method = returned(method, "settled", method.settled(clients), Method)
+    settled: Method = check_returned(method, "settled", method.settled(clients), Method)
     return settled
 
 

@@ -35,7 +35,7 @@ from sordino.privacy.release import Matrix, sends
 from sordino.store import checkpoint as checkpoints
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
-from sordino.util.formatting import rounded_up
+from sordino.util.formatting import round_up
 
 ALMOST_ALL = 0.98
 """The share of the budget that the matrix gets: what is left is for training, of which there is none."""
@@ -89,7 +89,7 @@ def normalise(folder: Path, schema: Schema, epsilon: float, store: Path, **keys:
     moments = checkpoints.load(row.checkpoint, kept.path(row.run)).server["moments"]
     means, deviations = figures(moments.double().numpy())
     spent = summary.epsilon["server"]
-    told = f"{row.run} at epsilon {'infinite' if spent is None else rounded_up(spent)} for each record"
+    told = f"{row.run} at epsilon {'infinite' if spent is None else round_up(spent)} for each record"
     columns, drowned = dict(schema.columns), []
     for place, name in enumerate(names):
         column = columns[name]

@@ -21,11 +21,11 @@ from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.views import NEIGHBOURS, View
-from sordino.store.run_files import RunBooks
+from sordino.privacy.views import View
+from sordino.store.run_files import RunFiles
 from sordino.store.run_summary import Against, BlendFigures, Metric, RecordFigures, Summary
-from sordino.store.spending import spent_by, whole
-from sordino.util.formatting import none, rounded_up
+from sordino.store.spending import spending_of_ledger, whole
+from sordino.util.formatting import finite_or_none, round_up
 
 
 class Told(Protocol):
@@ -65,7 +65,7 @@ def summarize(
     run: str,
     prepared: Told,
     ending: Ending,
-    books: RunBooks,
+    run_files: RunFiles,
     names: Sequence[str],
     own: np.ndarray,
     blends: Blends | None = None,
@@ -77,7 +77,7 @@ def summarize(
         run: name of the run.
         prepared: the simulation, or the terms of the deployment.
         ending: state of the server at the end.
-        books: ledger, duration and traffic of the run.
+        run_files: ledger, duration and traffic of the run.
         names: names of the clients, in the order of their indices.
         own: (clients,) accuracies of the method's own personal models; NaN where unknown.
         blends: blended models, where clients blend.
@@ -85,7 +85,7 @@ def summarize(
     """
     method, schedule, experiment, data = prepared.method, prepared.schedule, prepared.experiment, prepared.data
     personal = own if blends is None else blends.figures("accuracy")[:, 0]
-    charged, delta = books.ledger, prepared.budget.delta
+    charged, delta = run_files.ledger, prepared.budget.delta
     # What answers may have cut short is covered by the whole plan alone (privacy-loss odometers are no guarantee).
     ledger = charged if ending.as_scheduled else whole(prepared, charged)
     epsilon = _by_view(ledger, delta)
@@ -100,21 +100,21 @@ def summarize(
         rounds=schedule.rounds,
         rounds_done=ending.now.rounds,
         accuracy={
-            "personal": none(mean(personal)),
-            "personal_worst": none(worst(personal)),
-            "start": none(books.start),
-            "global": None if ending.shared is None else none(mean(ending.shared)),
+            "personal": finite_or_none(mean(personal)),
+            "personal_worst": finite_or_none(worst(personal)),
+            "start": finite_or_none(run_files.start),
+            "global": None if ending.shared is None else finite_or_none(mean(ending.shared)),
         },
         epsilon=epsilon,
         attack_accuracy=ledger.attack_accuracy(),
         delta=delta,
         unit=method.unit,
-        neighbours=NEIGHBOURS[method.unit],
+        neighbours=method.unit.neighbours,
         protect_from=experiment.protect_from,
         noise_multiplier=prepared.budget.multiplier or None,
         not_covered=ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
-        spent={**spent_by(ledger), "deal": books.deal},
-        upload_bytes=books.uploaded,
+        spent={**spending_of_ledger(ledger), "deal": run_files.deal},
+        upload_bytes=run_files.uploaded,
         clients=schedule.clients,
         parameters=prepared.learner.layout.size,
         seed=experiment.seed,
@@ -127,19 +127,19 @@ def summarize(
             *_one_class(measured, data, names),
             *_beyond_budgets(ledger, prepared, names),
         ],
-        seconds=round(books.seconds, 3),
+        seconds=round(run_files.seconds, 3),
         charged=so_far,
         records=None if data is None else int(data.train.sizes.sum()),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.meaning.positive),
         positive=None if measured is None or data is None else data.meaning.positive_name,
-        record_level=_record_figures(ledger, delta, ending) if method.unit == "record" else None,
+        record_level=_record_figures(ledger, delta, ending) if method.unit.record_level else None,
         blend=None if blends is None else _blend_figures(blends, own, ending.shared),
     )
 
 
 def _by_view(ledger: Ledger, delta: float) -> dict[View, float | None]:
     """Epsilon for each observer; None where it is infinite."""
-    return {view: none(value) for view, value in ledger.epsilon(delta).items()}
+    return {view: finite_or_none(value) for view, value in ledger.epsilon(delta).items()}
 
 
 def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Metric]:
@@ -149,8 +149,8 @@ def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Me
         sign = -1 if name in LOWER_IS_BETTER else 1
         tenth = sign * worst_tenth(sign * values)
         known = int(np.isfinite(values).sum())
-        over_clients, over_records = none(mean(values)), none(float(overall))
-        found[name] = Metric(mean=over_clients, worst_tenth=none(tenth), overall=over_records, clients=known)
+        over_clients, over_records = finite_or_none(mean(values)), finite_or_none(float(overall))
+        found[name] = Metric(mean=over_clients, worst_tenth=finite_or_none(tenth), overall=over_records, clients=known)
     return found
 
 
@@ -186,8 +186,8 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
         single["global"] = shared
     found = {"blend": blends.figures("accuracy")[:, 0], **single}
     return BlendFigures(
-        accuracy={name: none(mean(values)) for name, values in found.items()},
-        worst_tenth={name: none(worst_tenth(values)) for name, values in found.items()},
+        accuracy={name: finite_or_none(mean(values)) for name, values in found.items()},
+        worst_tenth={name: finite_or_none(worst_tenth(values)) for name, values in found.items()},
         weights=dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
         against_local=against(found["blend"] - found["local"]),
     )
@@ -204,7 +204,7 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     if not ledger.reasons() or not prepared.method.is_private() or prepared.allowance.known:
         return []
     covered = ledger.covered_epsilon(prepared.budget.delta)
-    figures = ", ".join(f"{rounded_up(value)} for the {view}" for view, value in covered.items())
+    figures = ", ".join(f"{round_up(value)} for the {view}" for view, value in covered.items())
     return [f"If what leaves bare were public, epsilon would be {figures}."]
 
 
@@ -244,11 +244,11 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> RecordFigur
     replaced, at = ledger.replaced(delta)
     spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else {}
     return RecordFigures(
-        epsilon_clients={name: none(value) for name, value in spread.items()} or None,
-        epsilon_replace_one=none(replaced),
+        epsilon_clients={name: finite_or_none(value) for name, value in spread.items()} or None,
+        epsilon_replace_one=finite_or_none(replaced),
         stopped_clients=list(ending.stopped),
         delta_replace_one=at,
-        epsilon_rows={rows: none(value) for rows, value in ledger.rows_epsilons(delta).items()},
+        epsilon_rows={rows: finite_or_none(value) for rows, value in ledger.rows_epsilons(delta).items()},
     )
 
 
@@ -265,7 +265,7 @@ def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[s
     if 0 in by_round:
         notes.append(f"Budgets too small for a single round; these never took part: {_called(by_round[0])}.")
     unreached = [names[client] for client in ending.unreached if client not in stopped]
-    if prepared.method.unit == "record" and unreached:
+    if prepared.method.unit.record_level and unreached:
         notes.append(f"Rounds too few to reach everybody; these never took part: {_called(unreached)}.")
     done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:
@@ -280,8 +280,8 @@ def _whole_plan(view: View, planned: dict[View, float | None], so_far: dict[View
     if so_far is None or so_far[view] is None or planned[view] == so_far[view]:
         return []
     epsilon, charged = planned[view], cast(float, so_far[view])
-    figure = "infinite, because no plan says what it would have come to" if epsilon is None else rounded_up(epsilon)
+    figure = "infinite, because no plan says what it would have come to" if epsilon is None else round_up(epsilon)
     return [
         f"Epsilon is that of the whole plan, {figure}: what clients sent may have decided when the run ended or whom "
-        f"it asked, and what was charged so far, {rounded_up(charged)} for the {view}, is no guarantee then."
+        f"it asked, and what was charged so far, {round_up(charged)} for the {view}, is no guarantee then."
     ]

@@ -1,1 +1,16 @@
 """The federation: server, clients, messages and rounds, whatever transport carries them."""
+
+__all__ = [
+    "blending",
+    "client",
+    "execution",
+    "message",
+    "purity",
+    "replies",
+    "rounds",
+    "run_state",
+    "schedule",
+    "server",
+    "transcript",
+    "transport",
+]

@@ -36,7 +36,7 @@ from sordino.parts.blending import (
     mixture,
     offsets,
     power,
-    sharpened,
+    sharpen,
     trust_of,
     weights,
 )
@@ -159,7 +159,7 @@ class Blending:
         powers = torch.ones(len(MEMBERS))
         for member in judged.nonzero().squeeze(1).tolist():
             powers[member] = power(said[member], labels, without_each[member])
-        likelihoods = sharpened(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
+        likelihoods = sharpen(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
         found = weights(likelihoods.T, judged, self._trust).float()
         if self._took_part[place] > 0 and self._own[place].isfinite().all():
             # What was trained on all records shares the place of what stands for it.

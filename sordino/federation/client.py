@@ -23,7 +23,7 @@ from sordino.federation import message as messages
 from sordino.federation.message import Message
 from sordino.federation.purity import Surroundings
 from sordino.learning.network import Learner, Records
-from sordino.method import Method, Result, result_of, returned
+from sordino.method import Method, Result, check_returned, result_of
 from sordino.models.tokens import examples
 from sordino.privacy.clipping import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
@@ -126,7 +126,7 @@ class Clients:
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
         self._held_out = method.record_needs().held_out
-        self._keeper = learner.keeper(data.shape) if method.unit == "record" else None
+        self._keeper = learner.keeper(data.shape) if method.unit.record_level else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
         self._kind: type[PrivateRecords] = PrivateRecords
@@ -201,10 +201,10 @@ class Clients:
         releases = self.steps[question.step].values()
         exit = None
         for release in releases:
-            rows = release.thresholds(public)
-            if rows is not None:
-                clip = rows[place if len(rows) > 1 else 0]
-                sizes = self.learner.layout.parts(len(clip)) if release.separate else None
+            thresholds = release.thresholds(public)
+            if thresholds is not None:
+                clip = thresholds.of(place)
+                sizes = self.learner.layout.parts(len(clip)) if thresholds.separate else None
                 exit = self.gate.gradients(question.number, client, clip, sizes)
         held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
         bare = any(not release.private for release in releases)
@@ -214,8 +214,8 @@ class Clients:
         """At record level, where all records are trained on: what steps see of all the clients of a question."""
         assert not self._held_out
         releases = self.steps[question.step].values()
-        (clips,) = (rows for rows in (release.thresholds(public) for release in releases) if rows is not None)
-        clips = clips.expand(len(question.clients), -1)
+        (taken,) = (found for found in (release.thresholds(public) for release in releases) if found is not None)
+        clips = taken.rows.expand(len(question.clients), -1)
         x, y, _ = (None if part is None else part.to(self.device) for part in self.data.train.stacked(question.clients))
         assert x is not None
         assert y is not None
@@ -262,7 +262,7 @@ class Clients:
             state = {name: rows[place] for name, rows in public.states.items()}
             sent = {name: rows[place] for name, rows in read.items()}
             found = self.method.learn(state, message, sent, self.learner.layout)
-            learned.append(returned(self.method, "learn", found, Mapping))
+            learned.append(check_returned(self.method, "learn", found, Mapping))
             if sorted(learned[-1]) != self.public_names:
                 raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}

@@ -1,31 +1,22 @@
-"""What the server reads of what came back: single messages, which is charged, or sums of parts that nobody saw."""
+"""Replies, as a method's script reads them: single messages, which is charged, or sums of parts that nobody saw."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from sordino.errors import UserError, unknown
+from sordino.federation.run_state import RunState
 from sordino.federation.transcript import Exchange, Reading
 from sordino.federation.transport import Answer
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import Row
 from sordino.privacy.release import Public, Releases
 
 
-class Charges(Protocol):
-    """Where what is read is charged."""
-
-    ledger: Ledger
-
-    def charge(self, rows: Sequence[Row]) -> None:
-        """Write down rows of the ledger before anything is read for which they pay."""
-
-
 class Answers:
-    """What came back: bounded and noised rows, centred on zero. Reading single messages is charged."""
+    """Replies of single clients: bounded and noised rows, centred on zero. Reading single messages is charged."""
 
     def __init__(
         self,
@@ -34,13 +25,13 @@ class Answers:
         answer: Answer,
         gate: Gate,
         public: Public,
-        books: Charges,
-        noted: Exchange | None = None,
+        run_state: RunState,
+        recorded: Exchange | None = None,
     ) -> None:
-        """`rows` are the ledger's rows of the releases; what is read is written into `noted`."""
+        """`rows` are the ledger's rows of the releases; everything that is read is written into `recorded`."""
         self.who = public.clients
         self._releases, self._rows, self._values = releases, rows, answer.values
-        self._gate, self._public, self._books, self._noted = gate, public, books, noted
+        self._gate, self._public, self._run_state, self._recorded = gate, public, run_state, recorded
 
     def has(self, release: str) -> bool:
         return release in self._values
@@ -50,21 +41,21 @@ class Answers:
         if not self._releases[release].summed:
             self._expose(release)
         mean = self._gate.mean(self._releases[release], values, self._public) + self._releases[release].centre()
-        return self._handed_out(release, "mean", mean)
+        return self._hand_out(release, "mean", mean)
 
     def rows(self, release: str) -> Tensor:
         values = self._of(release)
         self._expose(release)
         rows = self._gate.read(self._releases[release], values, self._public) + self._releases[release].centre()
-        return self._handed_out(release, "rows", rows)
+        return self._hand_out(release, "rows", rows)
 
     def deviation(self, release: str) -> Tensor:
         return self._releases[release].deviation(self._gate.allowance, self._public)
 
-    def _handed_out(self, release: str, how: Reading, value: Tensor) -> Tensor:
-        """What the script reads, after it has been written down."""
-        if self._noted is not None:
-            self._noted.read[release, how] = value.clone()
+    def _hand_out(self, release: str, how: Reading, value: Tensor) -> Tensor:
+        """Record a value that the script is about to read."""
+        if self._recorded is not None:
+            self._recorded.read[release, how] = value.clone()
         return value
 
     def _of(self, release: str) -> Tensor:
@@ -73,17 +64,13 @@ class Answers:
         return self._values[release]
 
     def _expose(self, release: str) -> None:
-        """Charge everybody for what becomes known of single messages, before it does."""
-        row, tells = self._rows[release], self._releases[release].tells
-        if tells == "itself":
-            self._books.charge(self._books.ledger.expose(row))
-        elif tells == "everything":
-            about = (row.question, row.round, row.step)
-            self._books.charge(self._books.ledger.expose_all(self._public.clients, about))
+        """Charge everybody for single messages before they become known."""
+        kind, ledger = self._releases[release], self._run_state.ledger
+        self._run_state.charge(kind.expose(ledger, self._rows[release], self._public.clients))
 
 
 class Sums:
-    """What came back where nobody saw single messages: the sum of each release over who answered."""
+    """Replies where nobody saw single messages: the sum of each release over the clients that answered."""
 
     def __init__(self, releases: Releases, answer: Answer, gate: Gate, public: Public) -> None:
         self.who = public.clients

@@ -1,10 +1,10 @@
-"""What a round brought, for people who watch, and the figures that it is told by."""
+"""Rounds: the one that is open, the report of one that is over, and who is told of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sordino.privacy.views import View
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a round brought, for people who watch."""
+    """Figures of a round that is over, for people who watch."""
 
     round: int
     rounds: int
@@ -24,24 +24,44 @@ class RoundReport:
     start: float
     global_: float
     loss: float
-    """The mean cross-entropy of the personal models after training."""
+    """Mean cross-entropy of the personal models after training."""
     clip: float | None
     cohort: int
     rejected: int
     bytes: int
     seconds: float
     epsilon: dict[View, float]
-    """Spent so far, by the accountant of the final figures; `nan` in rounds that leave it out, because it takes time.
+    """Epsilon so far, by the accountant of the final figures; `nan` in rounds that leave it out, because it takes time.
     In a deployment that protects records: for a site with as many records as the experiment declares."""
     observer: View
-    """From whom the run protects."""
+    """The observer whom the run protects from."""
     planned: float | None
-    """What that observer's epsilon will be in the end, if all goes as planned; None where nothing was planned."""
+    """That observer's epsilon after the last round, if all goes as planned; None where nothing was planned."""
     clients: int
-    """How many there are; accuracies are those of the `cohort` that took part in this round."""
+    """Number of clients; accuracies are those of the `cohort` that took part in this round."""
 
 
-Watch = Callable[[RoundReport], None]
+class Watch(Protocol):
+    """Somebody who is told how a run goes on."""
+
+    def __call__(self, report: RoundReport) -> None:
+        """Called after each round."""
+
+    def blending(self, done: int, clients: int) -> None:
+        """Called once the rounds are over: `done` of all `clients` have blended their models."""
+
+
+@dataclass(frozen=True)
+class RoundWatch:
+    """A watch that is told of rounds only."""
+
+    told: Callable[[RoundReport], None]
+
+    def __call__(self, report: RoundReport) -> None:
+        self.told(report)
+
+    def blending(self, done: int, clients: int) -> None:
+        """Nobody is told."""
 
 
 @dataclass
@@ -50,28 +70,31 @@ class OpenRound:
 
     number: int
     begun: float
+    """When it began, in seconds of the monotonic clock."""
+    evaluate: bool
+    """Whether clients test their models in it."""
     answers: list[tuple[list[int], Answer]] = field(default_factory=list)
 
 
 def mean(values: np.ndarray) -> float:
-    """The mean of the finite values; `nan` when there is none."""
+    """Mean of the finite values; `nan` when there is none."""
     return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
 
 def worst(values: np.ndarray) -> float:
-    """The smallest of the finite values; `nan` when there is none."""
+    """Smallest of the finite values; `nan` when there is none."""
     return float(np.nanmin(values)) if np.isfinite(values).any() else float("nan")
 
 
 def worst_tenth(values: np.ndarray) -> float:
-    """The mean of the smallest tenth of the finite values, at least one; `nan` when there is none."""
+    """Mean of the smallest tenth of the finite values, of at least one; `nan` when there is none."""
     known = np.sort(values[np.isfinite(values)])
     return mean(known[: max(1, round(len(known) / 10))])
 
 
 def overall(threshold: Mapping[str, Any] | None) -> float | None:
-    """The clipping threshold of the next round, all layers together, for people who watch; None where each client has
-    its own."""
+    """Clipping threshold of the next round, all layers together, for people who watch; None where each client has its
+    own."""
     if threshold is None or "clip" not in threshold:
         return None
     return float(torch.as_tensor(threshold["clip"], dtype=torch.float64).norm())

@@ -1,46 +1,55 @@
-"""What is kept of a run while it goes on: what was spent, how its rounds went, and where it would go on."""
+"""The state of a run: what the server keeps while the run goes on, so that it can be charged, shown and resumed.
+
+It holds the ledger, the rounds and the last checkpoint of the server's own state. Clients' memory is no part of it: a
+transport that keeps such memory says so (`Transport.memory`), and a state that is stored includes it in its
+checkpoints through `ClientMemory`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from sordino.federation.rounds import RoundReport
+from sordino.federation.transcript import Transcript
+from sordino.federation.transport import ClientMemory
 from sordino.privacy.ledger import Ledger, Row
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where a run that was stopped goes on."""
+    """The point at which a stopped run goes on."""
 
     state: dict[str, Any]
+    """The server's state, by name."""
     rounds: int
-    """How many are done."""
+    """Number of rounds that are done."""
     questions: int
-    """How many have been asked."""
+    """Number of questions that have been asked."""
     averaged: Tensor | None = None
-    """The means of the server's models over the rounds, where somebody wants them and the server has models."""
+    """Means of the server's models over the rounds, where they are kept and the server has models."""
     over: bool = False
     """Whether the method's script has come to its end: it must not be run again."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """The server's models when a run has ended."""
+    """The server's models at the end of a run."""
 
     models: Tensor
-    """One row for each."""
+    """One row per model."""
     clusters: Tensor
-    """Which of them is each client's."""
+    """For each client, the row of its model."""
     averaged: Tensor | None
-    """The mean of each over the rounds, where somebody wants it."""
+    """Mean of each model over the rounds, where it is kept."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """As they are stored: `global` and `averaged`, with one row for each where `clusters` says which is whose."""
+        """The tensors that are stored: `global` and `averaged`; where there are several models, one row for each, and
+        `clusters`."""
         found = {"global": self.models} | ({} if self.averaged is None else {"averaged": self.averaged})
         if len(self.models) == 1:
             return {name: rows[0].clone() for name, rows in found.items()}
@@ -49,7 +58,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, for whoever sums it up; a method's script has no part in it."""
+    """The end of a run, for whoever sums it up; a method's script has no part in it."""
 
     now: Restored
     served: Served | None
@@ -65,11 +74,24 @@ class Ending:
     clients' answers may have chosen the end of the run, or whom it asked."""
 
 
-class Books(Protocol):
-    """What is kept of a run, durably."""
+class RunState(Protocol):
+    """The state of one run, opened at its start or where its last checkpoint left it."""
 
     ledger: Ledger
     restored: Restored | None
+    """The last checkpoint; None where the run begins."""
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """Record of every exchange with clients; None where none is kept."""
+
+    @property
+    def saves_every_round(self) -> bool:
+        """Whether a checkpoint follows every round, because clients cannot be asked the same again for nothing."""
+
+    def attach(self, memory: ClientMemory | None) -> None:
+        """Restore clients' memory from the last checkpoint, and include it in all later ones; None where the transport
+        keeps none."""
 
     def charge(self, rows: Sequence[Row]) -> None:
         """Write down rows of the ledger before anything is asked or read for which they pay."""
@@ -86,3 +108,31 @@ class Books(Protocol):
 
     def save(self, now: Restored) -> None:
         """Make everything so far durable."""
+
+
+@dataclass
+class TransientState:
+    """The state of a run that is over when its process ends: nothing is stored, and nobody can resume it."""
+
+    ledger: Ledger
+    restored: Restored | None = None
+    transcript: Transcript | None = None
+    saves_every_round: ClassVar[bool] = False
+
+    def attach(self, memory: ClientMemory | None) -> None:
+        """Clients remember as long as their transport lasts."""
+
+    def charge(self, rows: Sequence[Row]) -> None:
+        """The ledger has the rows already."""
+
+    def answered(self, question: int, drawn: int) -> None:
+        """Nobody will compare the digest: the run is not resumed."""
+
+    def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
+        """Rounds are not kept."""
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Any state will do: none is saved."""
+
+    def save(self, now: Restored) -> None:
+        """There is no checkpoint."""

@@ -18,9 +18,8 @@ from sordino.federation.client import Question
 from sordino.federation.message import Message
 from sordino.federation.replies import Answers, Sums
 from sordino.federation.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
-from sordino.federation.run_state import Books, Ending, Restored, Served
+from sordino.federation.run_state import Ending, Restored, RunState, Served
 from sordino.federation.schedule import Schedule, Turns
-from sordino.federation.transcript import Transcript
 from sordino.federation.transport import Fatal, Transport
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
@@ -29,45 +28,68 @@ from sordino.parts.averaging import over_rounds
 from sordino.privacy.budget.client_plan import planned_epsilon
 from sordino.privacy.budget.record_plan import RecordPlan
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Row, attempt
+from sordino.privacy.ledger import Row, number_of_attempt
 from sordino.privacy.release import Public, Release, Releases, due, same_turns
 from sordino.privacy.views import VIEWS, View
+
+EXACT = 400
+"""Approximate number of times that the epsilon of records is computed while a run goes on."""
+SAVE_SECONDS = 5.0
+"""Seconds of work that a simulation that is killed may have to repeat."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Public facts about the data and the network."""
+
+    layout: Layout
+    features: int
+    """Numbers in a record."""
+    classes: int
+    public: Records | None
+    """Records that belong to no client, where the method judges models on the server."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Everything that a server is told to do before the first round; all of it is public."""
+
+    method: Method
+    schedule: Schedule
+    budget: Budget
+    ground: Ground
+    evaluate_every: int | None
+    """Rounds from one evaluation to the next; the last round is always evaluated. None: nothing is, not even at the
+    end."""
+    averages: bool
+    """Whether the means of the server's models over the rounds are kept."""
 
 
 class Asking:
     """The questions of one run, or of the rest of one."""
 
-    def __init__(
-        self,
-        method: Method,
-        layout: Layout,
-        clients: int,
-        gate: Gate,
-        transport: Transport,
-        books: Books,
-        transcript: Transcript | None,
-    ) -> None:
-        """`clients` is how many there are; `transcript` where everything that passes is written down, if anywhere."""
-        self._steps = method.steps()
+    def __init__(self, assignment: Assignment, gate: Gate, transport: Fatal, run_state: RunState) -> None:
+        method, layout = assignment.method, assignment.ground.layout
+        self.steps = method.steps()
+        """Releases of each of the method's steps."""
         self._state_names = sorted(method.public_memory(torch.zeros(layout.size), layout))
-        self._layers, self._clients = layout.layers, clients
-        self._gate, self._transport, self._books, self._transcript = gate, transport, books, transcript
-        self.count = 0 if books.restored is None else books.restored.questions
-        """How many questions have been asked."""
+        self._layers, self._clients = layout.layers, assignment.schedule.clients
+        self._gate, self._transport, self._run_state = gate, transport, run_state
+        self.count = 0 if run_state.restored is None else run_state.restored.questions
+        """Number of questions that have been asked."""
 
-    def ask(
-        self, opened: OpenRound, evaluate: bool, who: Sequence[int], step: Callable[..., Result], message: Message
-    ) -> Replies:
+    def ask(self, opened: OpenRound, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
         """Charge what `step` sends, run it at the clients `who`, and bring back what left; the round notes it."""
         name, clients = self._known_step(step), self._known_clients(who)
         if not isinstance(message, Mapping):
             raise UserError(f"A method sent {quoted(message)} as its message: a message is a dictionary.")
-        releases = due(self._steps[name], opened.number)
+        releases = due(self.steps[name], opened.number)
         public = Public(message, clients, self._transport.public_states(clients, self._state_names), self._layers)
         self._check(name, releases, clients, opened.number)
         self._gate.check(releases, public)
-        # What came to other values when a run was taken up is asked under another number: no coin is used twice.
-        number = attempt(self.count, self._books.ledger.attempts(self.count))
+        # A question that came to other values when the run was resumed is asked under another number: no coin is used
+        # twice.
+        number = number_of_attempt(self.count, self._run_state.ledger.attempts(self.count))
         self._expose_states(releases, clients, (number, opened.number, name))
         question = Question(number, opened.number, name, message, clients)
         self.count += 1
@@ -75,19 +97,20 @@ class Asking:
 
         def charge() -> None:
             about = (question.number, opened.number, name)
-            rows = self._books.ledger.charge(releases, *about, self._gate.allowance, public)
-            self._books.charge(rows)
+            rows = self._run_state.ledger.charge(releases, *about, self._gate.allowance, public)
+            self._run_state.charge(rows)
             charged.update({row.release: row for row in rows})
 
-        answer = self._transport.ask(question, evaluate, charge)
-        self._books.answered(question.number, answer.drawn)
+        answer = self._transport.ask(question, opened.evaluate, charge)
+        self._run_state.answered(question.number, answer.drawn)
         who = clients if answer.who is None else list(answer.who)
         opened.answers.append((who, answer))
         answered = public if who is clients else replace(public, clients=who)
         if answer.summed:
             return Sums(releases, answer, self._gate, answered)
-        noted = None if self._transcript is None else self._transcript.note(question, releases, answered, answer)
-        return Answers(releases, charged, answer, self._gate, answered, self._books, noted)
+        transcript = self._run_state.transcript
+        recorded = None if transcript is None else transcript.note(question, releases, answered, answer)
+        return Answers(releases, charged, answer, self._gate, answered, self._run_state, recorded)
 
     @property
     def exposes_earlier_rounds(self) -> bool:
@@ -95,17 +118,17 @@ class Asking:
         return bool(self._state_names)
 
     def releases(self, step: Callable[..., Result], number: int) -> Releases:
-        """What `step` sends in a round."""
-        return due(self._steps[self._known_step(step)], number)
+        """Releases of `step` that are due in round `number`."""
+        return due(self.steps[self._known_step(step)], number)
 
     def _known_step(self, step: Callable[..., Result]) -> str:
         name = getattr(step, "__name__", str(step))
-        if name not in self._steps:
+        if name not in self.steps:
             raise UserError(f"{name} cannot be asked: it is no step of the method, declared with @sends.")
         return name
 
     def _known_clients(self, who: Sequence[int]) -> list[int]:
-        """The clients that are asked: each once, because each pays once."""
+        """Numbers of the clients that are asked: each once, because each pays once."""
         if not isinstance(who, Iterable):
             raise UserError(f"A method asked {quoted(who)}: name the clients, as fed.sample() does.")
         clients = [int(client) for client in who]
@@ -113,8 +136,9 @@ class Asking:
             raise UserError("A method asked nobody: a question needs at least one client.")
         if len(set(clients)) < len(clients):
             raise UserError("A method asked a client twice in one question: name each client once.")
-        if min(clients) < 0 or max(clients) >= self._clients:
-            raise UserError(f"A method asked a client that there is not: they are 0 to {self._clients - 1}.")
+        unknown = [client for client in clients if not 0 <= client < self._clients]
+        if unknown:
+            raise UserError(f"A method asked the unknown client {unknown[0]}: clients are 0 to {self._clients - 1}.")
         return clients
 
     def _check(self, step: str, releases: Releases, clients: Sequence[int], number: int) -> None:
@@ -127,15 +151,15 @@ class Asking:
                 f"{noise.minimum_cohort}: the round is given up before anything is used."
             )
         for name, release in releases.items():
-            if release.unit == "record" or release.made_of_gradients:
+            if release.record_level or release.made_of_gradients:
                 self._check_turns(step, name, release, clients)
 
     def _check_turns(self, step: str, name: str, release: Release, clients: Sequence[int]) -> None:
         """Refuse to ask anybody more often for something of its records than was planned for."""
         if release.sources():  # made of gradients that another release takes
             return
-        taken = same_turns(self._steps, step, name)
-        times = np.sum([self._books.ledger.times(one)[clients] for one in taken], axis=0)
+        taken = same_turns(self.steps, step, name)
+        times = np.sum([self._run_state.ledger.times(one)[clients] for one in taken], axis=0)
         turns = self._gate.allowance.of_records.turns[clients]
         most = np.minimum(turns, 1) if release.once else turns
         if (times >= most).any():
@@ -156,24 +180,7 @@ class Asking:
         bounds = {name for release in releases.values() for name in release.bounded_by()}
         summed = any(release.summed for release in releases.values())
         if bounds & set(self._state_names) or (summed and self._state_names):
-            self._books.charge(self._books.ledger.expose_all(clients, about))
-
-
-EXACT = 400
-"""About how often the epsilon of records is worked out while a run goes on."""
-SAVE_SECONDS = 5.0
-"""How much work a simulation that is killed may have to repeat."""
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What is public of the data and the network."""
-
-    layout: Layout
-    features: int
-    classes: int
-    public: Records | None
-    """Records that belong to no client, where the method judges models on the server."""
+            self._run_state.charge(self._run_state.ledger.expose_all(clients, about))
 
 
 class Server:
@@ -181,42 +188,35 @@ class Server:
 
     def __init__(
         self,
-        method: Method,
-        schedule: Schedule,
-        budget: Budget,
+        assignment: Assignment,
         gate: Gate,
         transport: Transport,
-        books: Books,
-        ground: Ground,
-        evaluate_every: int = 1,
+        run_state: RunState,
         watch: Watch | None = None,
-        transcript: Transcript | None = None,
-        save_seconds: float | None = None,
-        averages: bool = False,
     ) -> None:
-        """`transcript` is where everything that passes is written down, where somebody wants that; `save_seconds` how
-        much work a run that is killed may have to repeat, if not as much as a simulation; `averages` whether the mean
-        of the server's models over the rounds is kept."""
-        self.schedule, self.budget, self.layout = schedule, budget, ground.layout
-        self.features, self.classes = ground.features, ground.classes
-        self._closed = 0
-        self._method, self._gate, self._books, self._ground = method, gate, books, ground
+        """Begin a run, or go on from the checkpoint of its `run_state`. `watch` is told of each round."""
+        self.schedule, self.budget = assignment.schedule, assignment.budget
+        ground = assignment.ground
+        self.layout, self.features, self.classes = ground.layout, ground.features, ground.classes
+        self._assignment, self._method = assignment, assignment.method
+        self._gate, self._run_state, self._watch = gate, run_state, watch
         self._transport = Fatal(transport)
-        self._asking = Asking(method, ground.layout, schedule.clients, gate, self._transport, books, transcript)
-        self._evaluate_every, self._watch, self._save_seconds = evaluate_every, watch, save_seconds
+        self._asking = Asking(assignment, gate, self._transport, run_state)
         plan = gate.allowance.records
-        self._turns = Turns(schedule, gate.source, None if plan is None else plan.turns)
+        self._turns = Turns(self.schedule, gate.source, None if plan is None else plan.turns)
         self._last_round = self._turns.last()
         self._observer: View = "server" if gate.allowance.noise is None else gate.allowance.noise.protect_from
-        self._planned = planned_epsilon(gate.allowance, schedule.turns, budget.delta)
-        self._next_round = 0 if books.restored is None else books.restored.rounds
-        self._averages, self._averaged = averages, None if books.restored is None else books.restored.averaged
+        self._planned = planned_epsilon(gate.allowance, self.schedule.turns, self.budget.delta)
+        restored = run_state.restored
+        self._next_round = 0 if restored is None else restored.rounds
+        self._averaged = None if restored is None else restored.averaged
         self._state = State()
         self._open: OpenRound | None = None
+        self._closed = 0
         self._saved = time.monotonic()
 
     def state(self, **initial: Any) -> State:
-        restored = self._books.restored
+        restored = self._run_state.restored
         made = restored.state if restored is not None else {n: v() if callable(v) else v for n, v in initial.items()}
         self._state = State(**made)
         return self._state
@@ -229,18 +229,18 @@ class Server:
             if not self._turns.of(self._next_round):  # nobody has budget left for it
                 self._next_round += 1
                 continue
-            self._open = OpenRound(self._next_round, time.monotonic())
+            self._open = OpenRound(self._next_round, time.monotonic(), self._evaluates(self._next_round))
             yield self._next_round
             self._close()
-            repeated = SAVE_SECONDS if self._save_seconds is None else self._save_seconds
-            if time.monotonic() - self._saved > repeated and self._next_round <= self._last_round:
-                self._books.save(self._now())
+            is_due = self._run_state.saves_every_round or time.monotonic() - self._saved > SAVE_SECONDS
+            if is_due and self._next_round <= self._last_round:
+                self._run_state.save(self._now())
                 self._saved = time.monotonic()
 
     def run_script(self, model: Tensor) -> None:
         """Run the method's script from the initial `model`, or from where it was stopped. A script that has come to its
         end before is not run again: it might go on behind a `break`, or repeat what stands after its rounds."""
-        if self._books.restored is not None and self._books.restored.over:
+        if self._run_state.restored is not None and self._run_state.restored.over:
             self.state()
         else:
             self._method.run(self, model)
@@ -258,11 +258,11 @@ class Server:
 
     def _as_scheduled(self) -> bool:
         """Whether exactly what schedule and declarations said beforehand was charged, whatever clients answered."""
-        steps = self._method.steps()
+        steps = self._asking.steps
         once = {(step, name) for step, releases in steps.items() for name, one in releases.items() if one.once}
         paid: dict[tuple[int | None, str, str], list[int]] = {}
         read: dict[tuple[str, str], set[int]] = {}
-        for row in self._books.ledger.rows:
+        for row in self._run_state.ledger.rows:
             step, name = row.step, row.release
             if name not in steps.get(step, {}):
                 continue
@@ -284,17 +284,17 @@ class Server:
         )
 
     def _served(self) -> Served | None:
-        """The server's models as they are now."""
+        """The server's models now; None where it has none."""
         found = self._method.shared_models(self._state, self.schedule.clients)
         if found is None:
             return None
         models, clusters = found
         fits = self._averaged is not None and self._averaged.shape == models.shape
         averaged = self._averaged if fits else models  # of no round, or no longer of these models
-        return Served(models, clusters, averaged if self._averages else None)
+        return Served(models, clusters, averaged if self._assignment.averages else None)
 
     def _now(self) -> Restored:
-        """Where the run would go on."""
+        """The point at which a resumed run would go on."""
         return Restored(self._state.__dict__, self._next_round, self._asking.count, self._averaged)
 
     def sample(self) -> Sequence[int]:
@@ -304,8 +304,7 @@ class Server:
         return range(self.schedule.clients)
 
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
-        opened = self._opened
-        return self._asking.ask(opened, self._evaluates(opened.number), who, step, message)
+        return self._asking.ask(self._opened, who, step, message)
 
     def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
         releases, who = self._asking.releases(step, self._opened.number), self.sample()
@@ -317,11 +316,12 @@ class Server:
         return records.learner.loss_and_accuracy(model, records.x, records.y)
 
     def public(self) -> Records:
-        if self._ground.public is None:
+        records = self._assignment.ground.public
+        if records is None:
             raise UserError(
                 "This method needs public records at the server, and there are none: name some with the key `public`."
             )
-        return self._ground.public
+        return records
 
     def random(self, *purpose: object) -> Generator:
         number = -1 if self._open is None else self._open.number
@@ -332,7 +332,9 @@ class Server:
         return self._gate.allowance.of_records
 
     def _shared_accuracies(self, clients: Sequence[int]) -> np.ndarray | None:
-        """The accuracy of the server's model for each client; None where the server has none."""
+        """Each client's accuracy with the server's model; None where the server has none, or nothing is evaluated."""
+        if self._assignment.evaluate_every is None:
+            return None
         served = self._method.shared_models(self._state, self.schedule.clients)
         if served is None:
             return None
@@ -346,8 +348,8 @@ class Server:
         return found
 
     def _keep_average(self) -> None:
-        """Take the models of the round that has just ended into their mean."""
-        served = self._method.shared_models(self._state, self.schedule.clients) if self._averages else None
+        """Include the models of the round that has just ended in their mean over the rounds."""
+        served = self._method.shared_models(self._state, self.schedule.clients) if self._assignment.averages else None
         if served is not None:
             self._averaged = over_rounds(self._averaged, served[0], self._next_round)
 
@@ -362,17 +364,19 @@ class Server:
         return self._open
 
     def _evaluates(self, number: int) -> bool:
-        return (number + 1) % self._evaluate_every == 0 or number == self._last_round
+        every = self._assignment.evaluate_every
+        return every is not None and ((number + 1) % every == 0 or number == self._last_round)
 
     def _epsilon(self, number: int) -> dict[View, float]:
-        """What each observer has learned so far, where this round tells it.
+        """Epsilon of each observer so far; `nan` in rounds that leave it out.
 
-        Figures for records take long: only so many rounds tell them that about `EXACT` are worked out in a run, and
-        four rounds of each run at the least.
+        Figures for records take long: they are computed in so many rounds that there are about `EXACT` of them in a
+        run, and in at least four.
         """
-        ledger = self._books.ledger
-        many = len(ledger.recipes()) if ledger.unit == "record" else 1
-        every = math.ceil(self.schedule.rounds * min(many / EXACT, 1 / 4)) if ledger.unit == "record" else 1
+        ledger = self._run_state.ledger
+        every = 1
+        if ledger.unit.record_level:
+            every = math.ceil(self.schedule.rounds * min(len(ledger.recipes()) / EXACT, 1 / 4))
         if (number + 1) % max(1, every) and number != self._last_round:
             return dict.fromkeys(VIEWS, math.nan)
         return ledger.epsilon_so_far(self.budget.delta)
@@ -387,14 +391,14 @@ class Server:
         """Evaluate and note down the round that has just ended."""
         opened = self._opened
         if not self._closed:  # early enough to lose no more than one round
-            self._books.check(self._state.__dict__)
+            self._run_state.check(self._state.__dict__)
         self._closed += 1
         self._open, self._next_round = None, opened.number + 1
         self._keep_average()
         trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
         who = [client for clients, _ in trained for client in clients]
         own, start, shared, losses = (np.full(len(who), np.nan) for _ in range(4))
-        if self._evaluates(opened.number) and who:
+        if opened.evaluate and who:
             own, start, *more = np.concatenate([answer.accuracies for _, answer in trained]).T
             losses = more[0] if more else losses
             found = self._shared_accuracies(who)
@@ -418,8 +422,8 @@ class Server:
             planned=self._planned,
             clients=self.schedule.clients,
         )
-        evaluated = zip(who, own, start, shared, strict=True) if self._evaluates(opened.number) else ()
+        evaluated = zip(who, own, start, shared, strict=True) if opened.evaluate else ()
         # A client that was asked twice has one row: how it was in the end.
-        self._books.note(report, {client: figures for client, *figures in evaluated})
+        self._run_state.note(report, {client: figures for client, *figures in evaluated})
         if self._watch is not None:
             self._watch(report)

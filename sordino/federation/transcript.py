@@ -1,4 +1,4 @@
-"""What each observer sees of a run, as the federation itself notes it down.
+"""Transcripts: everything that each observer sees of a run, as the federation itself records it.
 
 The server's side writes an `Exchange` for every question: what was broadcast, to whom, what came back, and what the
 method's script read of it. A script learns of clients by reading alone, so whatever it publishes, to peers or to
@@ -24,19 +24,19 @@ Reading = Literal["mean", "rows"]
 
 @dataclass
 class Exchange:
-    """One question, what came back, and what was read of it."""
+    """One question, its answer, and what was read of that."""
 
     question: Question
     releases: Releases
-    """What left, as it was declared for this round."""
+    """Releases that were due in this round."""
     public: Public
-    """What bounds and noise depended on."""
+    """Everything that bounds and noise depended on."""
     answer: Answer
     read: dict[tuple[str, Reading], Tensor] = field(default_factory=dict)
-    """What the script read, by release."""
+    """Values that the script read, by release and way of reading."""
 
     def sees(self, release: str, view: View) -> Reading | None:
-        """What an observer sees of a release: single messages, their mean, or nothing."""
+        """Single messages of a release, their mean, or nothing: as much as an observer sees of it."""
         if view == "server" or (release, "rows") in self.read:
             return "rows"
         return "mean" if (release, "mean") in self.read else None
@@ -49,7 +49,7 @@ class Transcript:
     exchanges: list[Exchange] = field(default_factory=list)
 
     def note(self, question: Question, releases: Releases, public: Public, answer: Answer) -> Exchange:
-        """Write down what came of a question."""
+        """Record a question and its answer; one with values that were not declared is refused."""
         undeclared = sorted(set(answer.values) - set(releases))
         if undeclared:
             raise UserError(f"{', '.join(undeclared)} came back from clients, which {question.step} does not declare.")

@@ -1,8 +1,8 @@
-"""Carries the bytes of `sordino.deploy` over Flower: the only importer of flwr.
+"""Carries the bytes of `sordino.deploy` over Flower; the only importer of flwr.
 
-Flower's SuperLink is the post office: sites fetch what is for them and bring what they answer, so that no site needs an
-open port. The process of `sordino serve` is the run's server, the process of `sordino join` is a site; no other process
-works, and no app that somebody submits is ever run by any of them.
+Flower's SuperLink works like a post office: sites fetch their messages and bring their answers, so that no site needs
+an open port. The process of `sordino serve` is the run's server and the process of `sordino join` is a site. No other
+process works, and none of them ever runs an app that somebody submits.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import os
 
 from sordino.errors import UserError
 
+__all__ = ["QUIET", "check_installed"]
+
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_LOG_LEVEL": "ERROR",
 }
-"""Flower tells nobody of a run, looks for no newer version and installs nothing. It reads these when it is imported."""
+"""Settings that keep Flower from sending telemetry, checking for updates and installing packages. Flower reads them
+when it is imported."""
 os.environ.update(QUIET)
 
 
 def check_installed() -> None:
-    """Refuse where the packages of a deployment are missing, before anything is done."""
+    """Refuse to start where packages that a deployment needs are not installed."""
     missing = [name for name in ("flwr", "cryptography") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The server's end: this process is the run's server at the SuperLink, and its carrier of bytes to the sites."""
+"""The server's end of the SuperLink: this process acts as the run's server, and carries bytes to the sites."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from sordino.flower import keys
 from sordino.flower.link import HEADER, Link, LinkError
 from sordino.flower.messages import (
     KIND,
-    Headed,
+    HeaderInterceptor,
     MissingObjectError,
     UnfinishedObjectError,
-    enclosed,
-    handed_in,
-    opened,
-    patiently,
-    taken_out,
+    pull_message,
+    push_message,
+    retry,
+    unwrap,
+    wrap,
 )
 
 PROJECT = b"""[project]
@@ -58,18 +58,18 @@ publisher = "sordino"
 serverapp = "sordino:none"
 clientapp = "sordino:none"
 """
-"""The app that Flower wants to be told of: nothing of it is ever loaded."""
+"""App without code, which Flower demands for a run; nothing of it is ever loaded."""
 HEARTBEAT_SECONDS = 10.0
 POLL_SECONDS = 0.1
 SLOWEST_POLL = 1.0
-AGAIN_SECONDS = 1.0
-"""How long after a failure a site is asked again: it may be back."""
-LOOK_SECONDS = 2.0
-"""Seconds between two looks at whether sites that were sent something have connected anew."""
+RETRY_SECONDS = 1.0
+"""Seconds after a failure until a site is asked again; it may be back."""
+CONNECTION_CHECK_SECONDS = 2.0
+"""Seconds between two checks whether sites with a message under way have connected anew."""
 GONE_SECONDS = 60.0
-"""How long a site may be unreachable before a trip gives it up."""
+"""Seconds for which a site may be unreachable before a trip gives it up."""
 MARGIN_SECONDS = 10.0
-"""By how much a message outlives its trip: Flower fails for whoever asks after a message that has run out."""
+"""Seconds by which a message outlives its trip: Flower fails when it is asked about an expired message."""
 CALL_SECONDS = 60.0
 
 
@@ -77,9 +77,9 @@ class FlowerCarrier:
     """Carries bytes to sites and back, over a running SuperLink."""
 
     def __init__(self, link: Link, node_keys: Sequence[str]) -> None:
-        """`node_keys` are the public keys with which sites may connect."""
+        """Start a run at the SuperLink `link`; `node_keys` are the public keys with which sites may connect."""
         self._link = link
-        self._heads = Headed({HEADER: link.secret})
+        self._heads = HeaderInterceptor({HEADER: link.secret})
         self._control = ControlHttpClient(
             f"https://{link.address}",
             interceptors=[self._heads, RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
@@ -87,29 +87,29 @@ class FlowerCarrier:
         )
         self._here = Node(node_id=SUPERLINK_NODE_ID)
         self._stopping = threading.Event()
-        self._run = self._started(node_keys)
-        self._client = self._runtime(RuntimeTokenHttpInterceptor(self._claimed()))
-        task = self._patiently(self._client.PullTaskInput, PullTaskInputRequest())
+        self._run = self._start_run(node_keys)
+        self._client = self._runtime_client(RuntimeTokenHttpInterceptor(self._claim_task()))
+        task = self._call(self._client.PullTaskInput, PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, self._run, SUPERLINK_NODE_ID
         self._beating = threading.Thread(target=self._beat, daemon=True)
         self._beating.start()
 
     def nodes(self) -> list[int]:
-        """The nodes that are connected now."""
-        answer = self._patiently(self._client.GetNodes, GetNodesRequest())
+        """Nodes that are connected now."""
+        answer = self._call(self._client.GetNodes, GetNodesRequest())
         return [node.node_id for node in answer.nodes]
 
     def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
-        """Carry bytes to nodes; what each answers, as answers come, or how it failed."""
+        """Carry a request to each node, and yield nodes with their answers or failures, for at most `seconds`."""
         trip = _Trip(requests, time.monotonic() + seconds)
         pause = POLL_SECONDS
         while trip.waiting and time.monotonic() < trip.until:
             self._send(trip, seconds)
             answers = self._answers(trip)
             yield from answers
-            if trip.sent and trip.is_time_to_look():
-                trip.see(self._connections())
-            yield from trip.given_up()
+            if trip.sent and trip.is_check_due():
+                trip.note_connections(self._connections())
+            yield from trip.drop_lost()
             pause = POLL_SECONDS if answers else min(1.1 * pause, SLOWEST_POLL)
             if trip.waiting:
                 time.sleep(min(pause, max(0.0, trip.until - time.monotonic())))
@@ -117,7 +117,7 @@ class FlowerCarrier:
             yield node, Failure("it did not answer in time")
 
     def close(self) -> None:
-        """Tell the SuperLink that the run is over, and let go of it."""
+        """Tell the SuperLink that the run is over, and close the connections to it."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._beating.join()
@@ -126,72 +126,76 @@ class FlowerCarrier:
             self._client.close()
             self._control.close()
 
-    # ---- beginning
+    # ---- starting
 
-    def _started(self, node_keys: Sequence[str]) -> int:
-        """Register the sites' keys and start a run; its number at the SuperLink."""
+    def _start_run(self, node_keys: Sequence[str]) -> int:
+        """Register the sites' keys and start a run; returns its number at the SuperLink."""
         for text in node_keys:
-            self._patiently(self._control.RegisterNode, RegisterNodeRequest(public_key=keys.public_pem(text)))
+            self._call(self._control.RegisterNode, RegisterNodeRequest(public_key=keys.public_pem(text)))
         app, _ = build_fab_from_files({"pyproject.toml": PROJECT})
-        answer = self._patiently(self._control.StartRun, StartRunRequest(fab=Fab(content=app)))
+        answer = self._call(self._control.StartRun, StartRunRequest(fab=Fab(content=app)))
         if not answer.HasField("run_id"):
-            raise LinkError(f"The SuperLink started no run; why is in {self._link.log}.")
+            raise LinkError(f"The SuperLink started no run; its log {self._link.log} says why.")
         run: int = answer.run_id
         return run
 
-    def _claimed(self) -> str:
-        """Take on the work of the run's server; the token that permits it."""
-        client = self._runtime()
+    def _claim_task(self) -> str:
+        """Claim the task of the run's server; returns the token that authorizes it."""
+        client = self._runtime_client()
         kinds = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-        answer = self._patiently(client.AcquireTask, kinds)
+        answer = self._call(client.AcquireTask, kinds)
         client.close()
         if not answer.token or answer.task.run_id != self._run:
-            raise LinkError("The SuperLink did not hand its run over.")
+            raise LinkError(
+                f"The SuperLink did not hand over the task of its run; its log {self._link.log} may say why."
+            )
         token: str = answer.token
         return token
 
-    def _runtime(self, *more: Any) -> RuntimeHttpClient:
+    def _runtime_client(self, *more: Any) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
         return RuntimeHttpClient(
             f"https://{self._link.address}", interceptors=[self._heads, version, *more], verify=self._link.trust
         )
 
     def _beat(self) -> None:
-        """Tell the SuperLink that this process is alive."""
+        """Send heartbeats to the SuperLink until the carrier is closed."""
         while not self._stopping.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(httpx.HTTPError):
                 self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
 
-    # ---- under way
+    # ---- trips
 
     def _send(self, trip: _Trip, seconds: float) -> None:
-        """Hand in the requests that are due."""
+        """Send the requests that are due, with a lifetime of `seconds` and a margin."""
         due = trip.due()
         if due:
-            trip.see(self._connections())
+            trip.note_connections(self._connections())
         for node in due:
-            message = Message(enclosed(trip.waiting[node]), node, KIND, ttl=seconds + MARGIN_SECONDS)
+            message = Message(wrap(trip.waiting[node]), node, KIND, ttl=seconds + MARGIN_SECONDS)
 
             def request(head: Any, tree: Any) -> PushAppMessagesRequest:
                 return PushAppMessagesRequest(messages_list=[head], message_object_trees=[tree])
 
             try:
-                name = self._patiently(lambda m=message: handed_in(self._client, self._here, m, request))
-            except MissingObjectError:  # it has said that it has all of it, which it cannot have
+                name = self._call(lambda m=message: push_message(self._client, self._here, m, request))
+            except MissingObjectError:  # the SuperLink claims to have stored all pieces, but has not
                 name = ""
             if name:
                 trip.sent[name] = node
             else:
-                trip.failed(node, "it is not connected")
+                trip.note_failure(node, "it is not connected")
 
     def _answers(self, trip: _Trip) -> list[tuple[int, bytes | Failure]]:
-        """What has come back since. Nobody is waited for: one site that does not finish its answer is no other's
-        loss."""
+        """Answers that have arrived since the last call.
+
+        It does not wait for unfinished answers, so that one slow site does not delay the others.
+        """
         asked = [name for name in trip.sent if name not in trip.coming]
         if asked:
-            answer = self._patiently(self._client.PullMessages, PullAppMessagesRequest(message_ids=asked))
+            answer = self._call(self._client.PullMessages, PullAppMessagesRequest(message_ids=asked))
             for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-                # Errors come from the SuperLink's own node: only the message that they answer to tells whose they are.
+                # Errors come from the SuperLink's own node: only the message they reply to shows whose they are.
                 trip.coming[head.metadata.reply_to_message_id] = tree
         found: list[tuple[int, bytes | Failure]] = []
         for name, tree in list(trip.coming.items()):
@@ -204,89 +208,89 @@ class FlowerCarrier:
             if node is None or node not in trip.waiting:
                 continue
             if content is None:
-                trip.failed(node, "it cannot be reached")
+                trip.note_failure(node, "it cannot be reached")
             else:
                 del trip.waiting[node]
                 found.append((node, content))
         return found
 
     def _content(self, tree: ObjectTree) -> bytes | None:
-        """The bytes of an answer; None where it is an error, or a piece of it is lost."""
+        """Bytes of an answer; None where it is an error, or a piece of it is lost."""
         try:
-            return opened(self._patiently(lambda: taken_out(self._client, self._here, self._run, tree, seconds=0.0)))
+            return unwrap(self._call(lambda: pull_message(self._client, self._here, self._run, tree, seconds=0.0)))
         except UnfinishedObjectError:
             raise
         except MissingObjectError:
             return None
 
     def _connections(self) -> dict[int, str]:
-        """When each node connected last."""
-        answer = self._patiently(self._control.ListNodes, ListNodesRequest())
+        """Time at which each node last connected."""
+        answer = self._call(self._control.ListNodes, ListNodesRequest())
         return {node.node_id: node.last_activated_at for node in answer.nodes_info}
 
-    def _patiently(self, call: Any, *arguments: Any) -> Any:
-        """What a request to the SuperLink gives, unless the SuperLink is gone."""
+    def _call(self, call: Any, *arguments: Any) -> Any:
+        """Make a request to the SuperLink, and retry it while the SuperLink fails transiently."""
         try:
-            return patiently(lambda: call(*arguments), CALL_SECONDS if self._alive() else 0.0)
+            return retry(lambda: call(*arguments), CALL_SECONDS if self._is_alive() else 0.0)
         except httpx.HTTPError as error:
             self._link.check()
-            raise LinkError(f"The SuperLink refused a request: {error}; its log is {self._link.log}.") from error
+            raise LinkError(f"The SuperLink refused a request: {error}; its log {self._link.log} says why.") from error
 
-    def _alive(self) -> bool:
+    def _is_alive(self) -> bool:
         self._link.check()
         return True
 
 
 class _Trip:
-    """A trip under way."""
+    """State of a trip under way."""
 
     def __init__(self, requests: Mapping[int, bytes], until: float) -> None:
         self.waiting = dict(requests)
-        """What is asked of those who have not answered."""
+        """Requests to the nodes that have not answered."""
         self.until = until
         self.sent: dict[str, int] = {}
-        """To whom the messages under way are."""
+        """Node of each message under way, by the message's name."""
         self.coming: dict[str, ObjectTree] = {}
-        """The answers to them that are on their way."""
-        self._again = dict.fromkeys(requests, 0.0)
+        """Announced answers whose pieces have not all arrived, by name of the message they answer."""
+        self._retry_at = dict.fromkeys(requests, 0.0)
         self._since: dict[int, float] = {}
-        """Since when nodes have been failing."""
+        """Time since which each failing node has been failing."""
         self._why: dict[int, str] = {}
         self._connections: dict[int, str] = {}
-        """When nodes had connected, as last seen."""
-        self._look = 0.0
+        """Time at which each node last connected, as of the last check."""
+        self._next_check = 0.0
 
-    def is_time_to_look(self) -> bool:
-        """Whether it is time to look at the nodes' connections."""
-        return time.monotonic() >= self._look
+    def is_check_due(self) -> bool:
+        """Whether it is time to check the nodes' connections."""
+        return time.monotonic() >= self._next_check
 
-    def see(self, connections: dict[int, str]) -> None:
-        """Note when nodes connected last. The process of a node that has connected anew is gone, and the message with
-        it: it is sent again.
+    def note_connections(self, connections: dict[int, str]) -> None:
+        """Note when nodes last connected, and send messages again to nodes that have connected anew.
 
-        Flower gives a message out once, and reports a node as away only to those who ask meanwhile. A site answers the
-        same request with the same bytes, so that a message that was not lost does no harm when it comes twice.
+        The process of such a node was replaced, and the message with it: Flower delivers a message once, and reports a
+        node as away only to those who ask meanwhile. A site answers the same request with the same bytes, so that a
+        message that was not lost does no harm when it comes twice.
         """
         for name, node in list(self.sent.items()):
             if connections.get(node) != self._connections.get(node):
                 del self.sent[name]
                 self.coming.pop(name, None)
-        self._connections, self._look = connections, time.monotonic() + LOOK_SECONDS
+        self._connections, self._next_check = connections, time.monotonic() + CONNECTION_CHECK_SECONDS
 
     def due(self) -> list[int]:
-        """Whom to send to now."""
+        """Nodes to send to now."""
         now, under_way = time.monotonic(), set(self.sent.values())
-        return [node for node in self.waiting if node not in under_way and self._again[node] <= now]
+        return [node for node in self.waiting if node not in under_way and self._retry_at[node] <= now]
 
-    def failed(self, node: int, why: str) -> None:
-        """Note that a node could not be reached: it is tried again after a while."""
+    def note_failure(self, node: int, why: str) -> None:
+        """Note that a node could not be reached, and why; it is tried again after `RETRY_SECONDS`."""
         now = time.monotonic()
-        self._again[node] = now + AGAIN_SECONDS
+        self._retry_at[node] = now + RETRY_SECONDS
         self._since.setdefault(node, now)
         self._why[node] = why
 
-    def given_up(self) -> list[tuple[int, Failure]]:
-        """Nodes that have been unreachable for too long; they are waited for no more."""
+    def drop_lost(self) -> list[tuple[int, Failure]]:
+        """Give up nodes that have been unreachable for `GONE_SECONDS`, and return their failures."""
         now = time.monotonic()
         lost = [node for node, since in self._since.items() if node in self.waiting and now - since > GONE_SECONDS]
         for node in lost:

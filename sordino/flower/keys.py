@@ -1,8 +1,8 @@
-"""Keys and certificates, made here: nobody needs openssl.
+"""Keys and certificates of servers and sites.
 
-A server has an authority of its own (`ca.pem`, which every site gets) and a certificate by it for the names that it is
-reached under. A site has a key on the curve P-384 with which Flower knows its connection; it is no identity: that one
-lies in the site's database.
+A server has its own certificate authority (`ca.pem`, which every site gets) and a certificate by it for the names under
+which sites reach the server. A site has a P-384 key by which Flower recognizes its connection. That key is not the
+site's identity, which is in its ledger file.
 """
 
 from __future__ import annotations
@@ -29,31 +29,33 @@ from sordino.util.files import read_file, write_whole
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 CERTIFICATE, CERTIFICATE_KEY = "server.pem", "server.key"
 NODE_KEY = "node.key"
-HERE = ("localhost", "127.0.0.1", "::1")
-"""Names of this machine, for which every certificate holds."""
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine, which every certificate includes."""
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
-"""A host's name, perhaps for all names below it."""
-MET = "server.pem"
-"""File in a site's folder with the certificate that the server showed last."""
+"""Host name, perhaps a wildcard."""
+SHOWN_CERTIFICATE = "server.pem"
+"""File in a site's folder with the certificate that the server last showed."""
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 1825
 NEW_AUTHORITY = (
     "make another server's folder with `sordino serve init`, add all sites there, and give its ca.pem to their owners"
 )
 WARN_DAYS = 60
-"""Days before the end of a certificate from which on its users are warned."""
+"""Days before a certificate expires from which on its users are warned."""
 MEET_SECONDS = 5.0
-EARLIER = datetime.timedelta(days=1)
-"""Certificates hold from a day ago: clocks differ."""
+CLOCK_TOLERANCE = datetime.timedelta(days=1)
+"""Time before now from which certificates are valid, because clocks differ."""
 
 
 def make_authority(folder: Path, hosts: Sequence[str]) -> None:
-    """Write an authority and a certificate for `hosts`, host names or addresses, into a folder."""
-    names = [_general_name(host) for host in dict.fromkeys((*hosts, *HERE))]
+    """Write an authority and a server's certificate for `hosts` (host names or IP addresses) into a folder."""
+    names = [_general_name(host) for host in dict.fromkeys((*hosts, *LOCAL_NAMES))]
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino deployment")])
     uses = _key_usage(signs=False, certifies=True)
-    own = (
-        _begun(name, name, authority_key.public_key(), authority_key.public_key(), _in_days(AUTHORITY_DAYS))
+    authority = (
+        _certificate_builder(
+            name, name, authority_key.public_key(), authority_key.public_key(), _in_days(AUTHORITY_DAYS)
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(uses, critical=True)
         .sign(authority_key, hashes.SHA256())
@@ -61,40 +63,48 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     _write_secret(folder / CERTIFICATE_KEY, _private_pem(key))
-    (folder / CERTIFICATE).write_bytes(_certified(key.public_key(), subject, names, own, authority_key))
-    (folder / AUTHORITY).write_bytes(own.public_bytes(serialization.Encoding.PEM))
-    # Last: where it is there, all are, and what was stopped before can be begun anew.
+    (folder / CERTIFICATE).write_bytes(_issue_certificate(key.public_key(), subject, names, authority, authority_key))
+    (folder / AUTHORITY).write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    # Last: `serve init` takes this file as the sign that all are there, and can be repeated if it was stopped before.
     _write_secret(folder / AUTHORITY_KEY, _private_pem(authority_key))
 
 
-def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
-    """Replace a server's certificate by one that holds longer, for its names and `hosts` besides; when it runs out.
+def renew_certificate(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
+    """Replace a server's certificate by one that is valid longer, also for `hosts`; returns when it expires.
 
-    Authority and key stay, so that sites need nothing new and only one file is replaced, all of it or nothing.
+    Authority and key stay the same, so that sites need nothing new and only one file is replaced, atomically.
     """
-    own, server = _certificates(folder)
-    if own.not_valid_after_utc < _in_days(0):
-        raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
+    authority, server = _certificates(folder)
+    if authority.not_valid_after_utc < _in_days(0):
+        raise UserError(f"The authority in {folder} has expired: {NEW_AUTHORITY}.")
     authority_key = _private_key(folder / AUTHORITY_KEY)
     key = _private_key(folder / CERTIFICATE_KEY)
     known = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     names = list(dict.fromkeys([*known, *(_general_name(host) for host in hosts)]))
-    made = _certified(key.public_key(), server.subject, names, own, authority_key)
+    made = _issue_certificate(key.public_key(), server.subject, names, authority, authority_key)
     write_whole(folder / CERTIFICATE, made)
     return x509.load_pem_x509_certificate(made).not_valid_after_utc
 
 
-def _certified(
+def _issue_certificate(
     key: ec.EllipticCurvePublicKey,
     subject: x509.Name,
     names: Sequence[x509.GeneralName],
-    own: x509.Certificate,
+    authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> bytes:
-    """A server's certificate by the authority `own`, which it does not outlive."""
-    until = min(_in_days(CERTIFICATE_DAYS), own.not_valid_after_utc)
+    """Issue a server's certificate in PEM; it does not outlive the authority.
+
+    Args:
+        key: The server's public key.
+        subject: Name that the certificate is issued to.
+        names: Host names and addresses for which it is valid.
+        authority: The authority's certificate.
+        authority_key: Key with which the authority signs.
+    """
+    until = min(_in_days(CERTIFICATE_DAYS), authority.not_valid_after_utc)
     made = (
-        _begun(subject, own.subject, key, authority_key.public_key(), until)
+        _certificate_builder(subject, authority.subject, key, authority_key.public_key(), until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs=True, certifies=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -105,33 +115,37 @@ def _certified(
 
 
 def make_node_key(folder: Path) -> str:
-    """Write the key of a site's connection into its folder; the public half as a line of text."""
+    """Write a new key for a site's connection into its folder; returns the public half in hexadecimal digits."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(folder / NODE_KEY, _private_pem(key))
     return public_text(key)
 
 
 def node_key(folder: Path) -> ec.EllipticCurvePrivateKey:
-    """The key of a site's connection."""
+    """Key of the connection of the site in `folder`."""
     path = folder / NODE_KEY
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError as error:
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"The key of the site's connection, {path}, cannot be read.") from error
+        raise UserError(
+            f"The key of the site's connection, {path}, cannot be read: put it back from a backup."
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise UserError(f"{path} holds no key on the curve P-384.")
+        raise UserError(
+            f"{path} holds no key on the curve P-384, as `sordino site init` makes it: put it back from a backup."
+        )
     return key
 
 
 def public_text(key: ec.EllipticCurvePrivateKey) -> str:
-    """The public half of a connection's key, in hexadecimal digits."""
+    """Public half of a connection's key, in hexadecimal digits."""
     return key.public_key().public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint).hex()
 
 
 def public_pem(text: str) -> bytes:
-    """The public half of a connection's key as Flower wants it, from hexadecimal digits."""
+    """Public half of a connection's key in PEM, as Flower wants it, from hexadecimal digits."""
     try:
         key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), bytes.fromhex(text))
     except ValueError as error:
@@ -139,8 +153,8 @@ def public_pem(text: str) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def trusting(authority: Path, any_name: bool = False) -> ssl.SSLContext:
-    """A TLS context that trusts one authority only; `any_name`: whatever the server is called."""
+def tls_context(authority: Path, any_name: bool = False) -> ssl.SSLContext:
+    """TLS context that trusts only the certificate in `authority`; with `any_name` the server's name is not checked."""
     try:
         text = read_file(authority).decode("ascii")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -155,67 +169,80 @@ def trusting(authority: Path, any_name: bool = False) -> ssl.SSLContext:
 
 
 def check_server_keys(folder: Path) -> list[str]:
-    """Refuse a server's folder whose keys are missing, have run out or do not belong together; warnings of those that
-    soon will."""
+    """Refuse a server's folder whose keys are missing, expired or do not belong together.
+
+    Returns warnings on certificates that expire soon.
+    """
     if not (folder / CERTIFICATE_KEY).is_file():
         raise UserError(f"{folder} has no {CERTIFICATE_KEY}: `sordino serve init --host NAME` makes a server's keys.")
-    own, server = _certificates(folder)
+    authority, server = _certificates(folder)
     renewal = f"`sordino serve renew --folder {folder}` makes a new one, and sites need nothing new"
-    if own.not_valid_after_utc < _in_days(0):
-        raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
+    if authority.not_valid_after_utc < _in_days(0):
+        raise UserError(f"The authority in {folder} has expired: {NEW_AUTHORITY}.")
     if server.not_valid_after_utc < _in_days(0):
-        raise UserError(f"The certificate in {folder} has run out: {renewal}.")
-    over = soon_over(own, f"The authority in {folder}", NEW_AUTHORITY)
-    return over or soon_over(server, f"The certificate in {folder}", renewal)
+        raise UserError(f"The certificate in {folder} has expired: {renewal}.")
+    over = expiry_warnings(authority, f"The authority in {folder}", NEW_AUTHORITY)
+    return over or expiry_warnings(server, f"The certificate in {folder}", renewal)
 
 
-def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
-    """Warn where a certificate runs out within `WARN_DAYS`; `what` names it, `cure` says what to do."""
+def expiry_warnings(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
+    """Warnings on a certificate that expires within `WARN_DAYS`; `what` names it, `cure` says what to do."""
     left = certificate.not_valid_after_utc - _in_days(0)
     if left > datetime.timedelta(days=WARN_DAYS):
         return []
-    return [f"{what} runs out in {max(0, left.days)} days, on {certificate.not_valid_after_utc:%d %B %Y}: {cure}."]
+    return [f"{what} expires in {max(0, left.days)} days, on {certificate.not_valid_after_utc:%d %B %Y}: {cure}."]
 
 
 def warnings_for_site(folder: Path) -> list[str]:
-    """Warnings of the certificate that the server showed to a site last, if any."""
+    """Warnings on the certificate that the server last showed to the site in `folder`."""
     try:
-        met = x509.load_pem_x509_certificate((folder / MET).read_bytes())
+        met = x509.load_pem_x509_certificate((folder / SHOWN_CERTIFICATE).read_bytes())
     except (OSError, ValueError):
         return []
-    return soon_over(met, "The server's certificate", "its operator makes a new one with `sordino serve renew`")
+    return expiry_warnings(met, "The server's certificate", "its operator makes a new one with `sordino serve renew`")
 
 
-def keep_met(folder: Path, host: str, port: int, authority: Path) -> None:
-    """Keep the certificate that a server shows to a site, if it can be had, for `warnings_for_site`."""
+def keep_certificate(folder: Path, host: str, port: int, authority: Path) -> None:
+    """Keep the certificate that a server shows, if it can be reached, for `warnings_for_site`.
+
+    Args:
+        folder: The site's folder.
+        host: Host name of the server.
+        port: Its port.
+        authority: Certificate file of the authority that the site trusts.
+    """
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=MEET_SECONDS) as plain:
-        with trusting(authority).wrap_socket(plain, server_hostname=host) as secured:
+        with tls_context(authority).wrap_socket(plain, server_hostname=host) as secured:
             found = secured.getpeercert(binary_form=True)
         if found is not None:
-            (folder / MET).write_text(ssl.DER_cert_to_PEM_cert(found))
+            (folder / SHOWN_CERTIFICATE).write_text(ssl.DER_cert_to_PEM_cert(found))
 
 
 def _certificates(folder: Path) -> tuple[x509.Certificate, x509.Certificate]:
-    """The authority's and the server's certificate."""
+    """Certificates of the authority and of the server in `folder`."""
     for name in (AUTHORITY, CERTIFICATE):
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: `sordino serve init --host NAME` makes a server's keys.")
     try:
-        own = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+        authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
         server = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
-        server.verify_directly_issued_by(own)
+        server.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise UserError(f"The certificates in {folder} cannot be read, or do not belong together.") from error
-    return own, server
+        raise UserError(
+            f"The certificates in {folder} cannot be read, or do not belong together: put them back from a backup."
+        ) from error
+    return authority, server
 
 
 def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError) as error:
-        raise UserError(f"The key {path} cannot be read, and without it no certificate can be renewed.") from error
+        raise UserError(
+            f"The key {path} cannot be read, and without it no certificate can be renewed: put it back from a backup."
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{path} holds no key that `sordino serve init` makes.")
+        raise UserError(f"{path} holds no key as `sordino serve init` makes it: put it back from a backup.")
     return key
 
 
@@ -223,21 +250,21 @@ def _in_days(days: int) -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
 
 
-def _begun(
+def _certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     by: ec.EllipticCurvePublicKey,
     until: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    """A certificate to which its uses have yet to be added."""
+    """Certificate builder with everything but the permitted uses; `by` is the issuer's public key."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_in_days(0) - EARLIER)
+        .not_valid_before(_in_days(0) - CLOCK_TOLERANCE)
         .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by), critical=False)
@@ -264,7 +291,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if HOST.fullmatch(host) is None:
-        raise UserError(f"{quoted(host)} is neither a host's name nor an address: write it as sites reach it.")
+        raise UserError(f"{quoted(host)} is neither a host name nor an IP address: write it as sites reach the server.")
     return x509.DNSName(host)
 
 
@@ -275,7 +302,7 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads."""
+    """Write a file that only its owner may read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

@@ -1,9 +1,9 @@
 """Flower's SuperLink, in a process of its own that ends with the one that started it.
 
-`python -m sordino.flower.link` is that process. It listens on one port, with TLS. In front of everything stands a
-guard: sites reach the Fleet API alone, where each proves itself with its key; whatever starts runs, registers nodes or
-takes on the work of a server needs a secret that only the starting process knows. Apps that others might submit do not
-get in, and none would be run: the SuperLink starts no process.
+`python -m sordino.flower.link` is that process. It listens on one port, with TLS, behind a guard: sites reach the Fleet
+API only, where each authenticates with its key. Requests that start runs, register nodes or claim the server's task
+need a secret that only the starting process knows. Apps that others submit are refused, and none would be run: the
+SuperLink starts no process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ HEADER = "x-sordino-operator"
 REFUSED = "This server is for the sites of its roster."
 TOO_LARGE = "The request is larger than a site's answer may be."
 FLEET, HEALTH = "/v1/fleet/", "/health"
-"""What is open to sites."""
+"""Paths that are open to sites."""
 STARTS_RUN = "/v1/control/start-run"
-"""What the operator asks for when all sites are registered."""
+"""Path that the operator requests when all sites are registered."""
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 Scope = MutableMapping[str, Any]
@@ -42,17 +42,17 @@ Application = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class LinkError(UserError):
-    """The SuperLink did not start, or ended before its time."""
+    """The SuperLink did not start, or ended early."""
 
 
 class Guard:
-    """Lets through what is for sites, once these are registered, and what bears the operator's secret.
+    """Middleware that admits requests to sites' paths, once sites are registered, and those with the operator's secret.
 
-    Of everybody else's requests no more than `largest` bytes are read: whoever sends one has not proved who it is yet.
+    No more than `max_request_bytes` of a request without the secret are read: its sender is not authenticated yet.
     """
 
-    def __init__(self, app: Application, secret: str, largest: int) -> None:
-        self.app, self.secret, self.largest = app, secret.encode(), largest
+    def __init__(self, app: Application, secret: str, max_request_bytes: int) -> None:
+        self.app, self.secret, self.max_request_bytes = app, secret.encode(), max_request_bytes
         self.registered = False
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -65,11 +65,11 @@ class Guard:
             await self.app(scope, receive, send)
             self.registered |= scope.get("path") == STARTS_RUN
         else:
-            body = _Capped(receive, send, self.largest)
+            body = _CappedBody(receive, send, self.max_request_bytes)
             await self.app(scope, body.receive, body.send)
 
     def _refusal(self, scope: Scope) -> int | None:
-        """With which status a request is refused; None where it may pass."""
+        """HTTP status with which a request is refused; None where it may pass."""
         if scope["type"] == "lifespan":
             return None
         path = scope.get("path", "")
@@ -78,7 +78,7 @@ class Guard:
         if path.startswith(FLEET) and not self.registered:
             return httpx.codes.SERVICE_UNAVAILABLE
         lengths = [value for name, value in scope.get("headers", ()) if name == b"content-length"]
-        too_long = any(not value.isdigit() or int(value) > self.largest for value in lengths)
+        too_long = any(not value.isdigit() or int(value) > self.max_request_bytes for value in lengths)
         return httpx.codes.REQUEST_ENTITY_TOO_LARGE if too_long and not self._is_operator(scope) else None
 
     def _is_operator(self, scope: Scope) -> bool:
@@ -87,7 +87,7 @@ class Guard:
 
 
 async def _refuse(send: Any, status: int) -> None:
-    """Answer a request, of which nothing more is read."""
+    """Answer a request with a refusal; nothing more of the request is read."""
     too_large = status == httpx.codes.REQUEST_ENTITY_TOO_LARGE
     body = json.dumps({"detail": TOO_LARGE if too_large else REFUSED}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -95,15 +95,15 @@ async def _refuse(send: Any, status: int) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class _Capped:
-    """A request's body as far as it may be read, whatever length it said; a longer one is refused on the way."""
+class _CappedBody:
+    """Reads at most `max_request_bytes` of a request's body, whatever length it announced, and refuses a longer one."""
 
-    def __init__(self, receive: Any, send: Any, largest: int) -> None:
-        self._receive, self._send, self._left = receive, send, largest
+    def __init__(self, receive: Any, send: Any, max_request_bytes: int) -> None:
+        self._receive, self._send, self._left = receive, send, max_request_bytes
         self._started = self._refused = False
 
     async def receive(self) -> Any:
-        """The next part of the body; to the application the sender of too much is gone."""
+        """Next part of the body. For a body that is too long, the application sees a disconnected client."""
         if self._refused:
             return {"type": "http.disconnect"}
         event = await self._receive()
@@ -125,24 +125,33 @@ class _Capped:
 class Link:
     """The SuperLink of one run."""
 
-    def __init__(self, folder: Path, host: str, port: int, work: Path, largest: int) -> None:
-        """`folder` has the server's keys; `work` gets the log and what Flower writes; of a site's request no more than
-        `largest` bytes are read."""
+    def __init__(self, folder: Path, host: str, port: int, work: Path, max_request_bytes: int) -> None:
+        """Describe a SuperLink; `start` starts it.
+
+        Args:
+            folder: Folder with the server's keys.
+            host: Address at which it listens.
+            port: Port at which it listens.
+            work: Folder for its log and Flower's files.
+            max_request_bytes: Number of bytes of a site's request that are read.
+        """
         self.folder, self.port, self.log = folder, port, work / "link.log"
         self.secret = secrets.token_hex(32)
         connect = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
         self.address = f"[{connect}]:{port}" if ":" in connect else f"{connect}:{port}"
-        self.trust = keys.trusting(folder / keys.AUTHORITY, any_name=True)  # it is this machine, whatever its name
+        self.trust = keys.tls_context(
+            folder / keys.AUTHORITY, any_name=True
+        )  # it runs on this machine, so its name does not matter
         self._host = host
         self._options = {
             **{"host": host, "port": port, "folder": str(folder.resolve()), "secret": self.secret},
-            **{"largest": largest, "log": str(self.log.resolve())},
+            **{"max_request_bytes": max_request_bytes, "log": str(self.log.resolve())},
         }
         self._work = work
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the process; it is not waited for."""
+        """Start the process without waiting for it."""
         check_free(self._host, self.port)
         environment = os.environ | QUIET | {"FLWR_LOG_LEVEL": "INFO", "FLWR_HOME": str((self._work / "home").resolve())}
         environment |= {"OMP_NUM_THREADS": "1"}
@@ -163,7 +172,7 @@ class Link:
         self._process.stdin.flush()
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until the SuperLink answers."""
         until = time.monotonic() + START_SECONDS
         with httpx.Client(verify=self.trust, timeout=5.0) as client:
             while time.monotonic() < until:
@@ -172,12 +181,12 @@ class Link:
                     if client.get(f"https://{self.address}/health").status_code == httpx.codes.OK:
                         return
                 time.sleep(0.1)
-        raise LinkError(f"The SuperLink did not answer within {START_SECONDS:.0f} s; its log is {self.log}.")
+        raise LinkError(f"The SuperLink did not answer within {START_SECONDS:.0f} s; its log {self.log} says why.")
 
     def check(self) -> None:
-        """Refuse to go on where the process has ended."""
+        """Raise `LinkError` where the process has ended."""
         if self._process is None or self._process.poll() is not None:
-            raise LinkError(f"The SuperLink has ended; why is in {self.log}.")
+            raise LinkError(f"The SuperLink has ended; its log {self.log} says why.")
 
     def stop(self) -> None:
         """End the process and wait for it."""
@@ -186,7 +195,7 @@ class Link:
             return
         assert process.stdin is not None
         with contextlib.suppress(OSError):
-            process.stdin.close()  # it ends when nobody holds its input any more
+            process.stdin.close()  # it ends when its input is closed
         process.terminate()
         try:
             process.wait(STOP_SECONDS)
@@ -194,25 +203,15 @@ class Link:
             process.kill()
             process.wait()
 
-    def forget(self) -> None:
-        """In a forked process: let go of what would keep the SuperLink alive."""
+    def release_after_fork(self) -> None:
+        """Close, in a forked process, the pipe that would keep the SuperLink alive."""
         if self._process is not None and self._process.stdin is not None:
             os.close(self._process.stdin.fileno())
             self._process = None
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Link]:
-        """Running, from here on to the end of the block."""
-        try:
-            self.start()
-            self.wait()
-            yield self
-        finally:
-            self.stop()
-
 
 def check_free(host: str, port: int) -> None:
-    """Refuse an address at which something else listens, or that is none of this machine."""
+    """Refuse an address that is in use, or does not belong to this machine."""
     try:
         family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         with socket.socket(family[0], socket.SOCK_STREAM) as probe:
@@ -220,11 +219,13 @@ def check_free(host: str, port: int) -> None:
             probe.bind(family[4])
     except OSError as error:
         why = error.strerror or str(error)
-        raise UserError(f"{host}:{port} cannot be listened at: {why}; give another with --address.") from error
+        raise UserError(
+            f"The server cannot listen at {host}:{port}: {why}; give another address with --address."
+        ) from error
 
 
 def free_port() -> int:
-    """A port of this machine at which nobody listens."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -232,7 +233,7 @@ def free_port() -> int:
 
 
 def main() -> None:
-    """The SuperLink's process: options come as a line of JSON, and the end of input is the end."""
+    """Run the SuperLink with options from a line of JSON on standard input; exit when the input ends."""
     options = json.loads(sys.stdin.readline())
 
     def follow() -> None:
@@ -246,8 +247,10 @@ def main() -> None:
     from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
-    extensions.get_middleware = lambda: (Middleware(Guard, secret=options["secret"], largest=options["largest"]),)
-    fleet_handlers.push_messages = own_replies_only(fleet_handlers.push_messages)
+    extensions.get_middleware = lambda: (
+        Middleware(Guard, secret=options["secret"], max_request_bytes=options["max_request_bytes"]),
+    )
+    fleet_handlers.push_messages = refuse_foreign_replies(fleet_handlers.push_messages)
     folder = Path(options["folder"])
     sys.argv = [
         "flower-superlink",
@@ -261,12 +264,12 @@ def main() -> None:
     flower_superlink()
 
 
-def own_replies_only(push_messages: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of replies, for those that a node gives in its own name."""
+def refuse_foreign_replies(push_messages: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap Flower's handler of replies, so that it refuses a reply that a node gives in another node's name."""
 
     def pushed(request: Any, state: Any) -> Any:
         if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
-            raise ValueError("A node replies in another's name.")
+            raise ValueError("A node replies in another node's name.")
         return push_messages(request=request, state=state)
 
     return pushed

@@ -1,7 +1,7 @@
-"""Bytes as Flower's messages, and how either end of the SuperLink hands them in and takes them out.
+"""Bytes as Flower's messages: wrapped, pushed to the SuperLink and pulled from it, by either end.
 
-Flower keeps a message in pieces ("objects") that are named by their hashes, and carries each by itself: bytes in a
-record are three of them, an array would be five.
+Flower stores a message in pieces ("objects") that are named by their hashes, and carries each separately. Bytes in a
+record are three pieces; an array would be five.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from sordino.errors import UserError
 
 Client: TypeAlias = "RuntimeHttpClient | FleetHttpClient"
-"""Of the server's process, or of a site's."""
+"""HTTP client of the server's process, or of a site's."""
 RECORD, ENTRY = "sordino", "bytes"
 KIND = "query"
-"""The type of our messages, of those that Flower knows."""
-PASSING = {408, 425, 429, 500, 502, 503, 504}
-"""Answers of a web server after which the same request may succeed."""
+"""Flower's type for our messages."""
+TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504}
+"""HTTP statuses after which the same request may succeed."""
 OBJECT_SECONDS = 120.0
-"""How long the pieces of a message are waited for: their sender may still be sending."""
+"""Seconds to wait for the pieces of a message; their sender may still be sending."""
 
 
 class MissingObjectError(UserError):
-    """A piece of a message is not there: its sender died while sending, or the message has run out."""
+    """A piece of a message is missing: its sender died while sending, or the message has expired."""
 
 
 class UnfinishedObjectError(MissingObjectError):
-    """A piece of a message is not there yet: its sender is still sending."""
+    """A piece of a message has not arrived yet: its sender is still sending."""
 
 
-class Headed:
+class HeaderInterceptor:
     """Adds headers to each request of a client."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self.headers = headers
 
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        """Send a request with the headers."""
+        """Add the headers to a request and send it."""
         context.request.headers.update(self.headers)
         return call_next(context)
 
 
-def enclosed(content: bytes) -> RecordDict:
-    """Bytes as a message's content."""
+def wrap(content: bytes) -> RecordDict:
+    """Wrap bytes as the content of a message."""
     return RecordDict({RECORD: ConfigRecord({ENTRY: content})})
 
 
-def opened(message: Message) -> bytes | None:
-    """The bytes in a message; None where it carries something else."""
+def unwrap(message: Message) -> bytes | None:
+    """Bytes in a message; None where it carries something else."""
     if not message.has_content():
         return None
     record = message.content.config_records.get(RECORD)
@@ -74,14 +74,14 @@ def opened(message: Message) -> bytes | None:
     return content if isinstance(content, bytes) else None
 
 
-def patiently(call: Callable[[], Any], seconds: float) -> Any:
-    """What a request gives; while the network or the server fails in passing, it is made again."""
+def retry(call: Callable[[], Any], seconds: float) -> Any:
+    """Call a request, again and again for up to `seconds` while the network or the server fails transiently."""
     until, pause = time.monotonic() + seconds, 0.1
     while True:
         try:
             return call()
         except httpx.HTTPStatusError as error:
-            if error.response.status_code not in PASSING or time.monotonic() > until:
+            if error.response.status_code not in TRANSIENT_STATUS or time.monotonic() > until:
                 raise
         except httpx.TransportError as error:
             if is_untrusted(error) or time.monotonic() > until:
@@ -91,14 +91,18 @@ def patiently(call: Callable[[], Any], seconds: float) -> Any:
 
 
 def is_untrusted(error: httpx.TransportError) -> bool:
-    """Whether a connection failed because of certificates: that does not pass."""
+    """Whether a connection failed because of certificates, which no retry cures."""
     return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
-def handed_in(client: Client, node: Node, message: Message, request: Callable[[Any, ObjectTree], Any]) -> str:
-    """Hand a message in at the SuperLink; its name there, or "" where it was not accepted.
+def push_message(client: Client, node: Node, message: Message, request: Callable[[Any, ObjectTree], Any]) -> str:
+    """Push a message to the SuperLink; returns its name there, or "" where it was not accepted.
 
-    `client` speaks for `node`; `request` makes the request of a message without its content and the tree of its pieces.
+    Args:
+        client: HTTP client that speaks for `node`.
+        node: The sender.
+        message: The message.
+        request: Makes the request from a message without its content and the tree of its pieces.
     """
     message.metadata.__dict__["_message_id"] = message.object_id
     name: str = message.metadata.message_id
@@ -116,28 +120,35 @@ def handed_in(client: Client, node: Node, message: Message, request: Callable[[A
                 )
             ).stored
             if not stored:
-                raise MissingObjectError("The server did not take a piece of a message.")
-    accepted = getattr(answer, "message_ids", [name])  # the Fleet API does not repeat it
+                raise MissingObjectError("The server did not store a piece of a message.")
+    accepted = getattr(answer, "message_ids", [name])  # the Fleet API does not return names
     return name if name in accepted else ""
 
 
-def taken_out(client: Client, node: Node, run: int, tree: ObjectTree, seconds: float = OBJECT_SECONDS) -> Message:
-    """Take a message with all of its pieces out of the SuperLink, where it is then deleted; pieces that are not there
-    yet are waited for so many `seconds`."""
+def pull_message(client: Client, node: Node, run: int, tree: ObjectTree, seconds: float = OBJECT_SECONDS) -> Message:
+    """Pull a message with all of its pieces from the SuperLink, which then deletes it.
+
+    Args:
+        client: HTTP client that speaks for `node`.
+        node: The receiver.
+        run: Number of the run at the SuperLink.
+        tree: Tree of the message's pieces.
+        seconds: Seconds to wait for each piece that has not arrived yet.
+    """
     pieces = {}
     for identity in dict.fromkeys(branch.object_id for branch in iterate_object_tree(tree)):
-        pieces[identity] = _piece(client, PullObjectRequest(node=node, run_id=run, object_id=identity), seconds)
+        pieces[identity] = _pull_piece(client, PullObjectRequest(node=node, run_id=run, object_id=identity), seconds)
     client.ConfirmMessageReceived(
         ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
     )
     message = inflate_object_from_contents(tree.object_id, pieces)
     if not isinstance(message, Message):
-        raise MissingObjectError("What came from the server is no message.")
+        raise MissingObjectError("The server sent an object that is no message.")
     message.metadata.__dict__["_message_id"] = tree.object_id
     return message
 
 
-def _piece(client: Client, request: PullObjectRequest, seconds: float) -> bytes:
+def _pull_piece(client: Client, request: PullObjectRequest, seconds: float) -> bytes:
     until, pause = time.monotonic() + seconds, 0.05
     while True:
         answer = client.PullObject(request)
@@ -145,8 +156,8 @@ def _piece(client: Client, request: PullObjectRequest, seconds: float) -> bytes:
             content: bytes = answer.object_content
             return content
         if not answer.object_found:
-            raise MissingObjectError("A piece of a message is missing at the server.")
+            raise MissingObjectError("The server does not have a piece of a message.")
         if time.monotonic() >= until:
-            raise UnfinishedObjectError("A piece of a message has not come to the server yet.")
+            raise UnfinishedObjectError("A piece of a message has not arrived at the server yet.")
         time.sleep(pause)
         pause = min(2 * pause, 1.0)

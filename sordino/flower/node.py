@@ -1,7 +1,7 @@
-"""A site's end: connects to the server's SuperLink, takes what is for this site to its `answer`, brings back the bytes.
+"""A site's end of the SuperLink: fetches messages, passes them to the site's `answer`, and returns its replies.
 
-The site never listens: it asks the server for messages. One message is worked on at a time. Whatever is no message of
-ours, and whatever fails, is answered with a fixed sentence: Flower would send an exception's text to the server.
+The site never listens: it asks the server for messages, and works on one at a time. Foreign messages and failures are
+answered with a fixed sentence, because Flower would send the text of an exception to the server.
 """
 
 from __future__ import annotations
@@ -35,50 +35,52 @@ from sordino.deploy.site.site import Site
 from sordino.errors import UserError
 from sordino.flower import keys
 from sordino.flower.messages import (
-    PASSING,
+    TRANSIENT_STATUS,
     MissingObjectError,
-    enclosed,
-    handed_in,
     is_untrusted,
-    opened,
-    patiently,
-    taken_out,
+    pull_message,
+    push_message,
+    retry,
+    unwrap,
+    wrap,
 )
-from sordino.flower.serving import parsed_address
+from sordino.flower.serving import parse_address
 
 HEARTBEAT_SECONDS = 10.0
-"""The shortest interval that Flower takes; after two without a sign the server counts a node as gone."""
+"""Shortest interval that Flower accepts; after two without a heartbeat the server counts a node as gone."""
 REFUSED_SECONDS = 40.0
-"""How long a server may refuse a node: after a crash it counts the earlier connection as alive for twenty seconds."""
+"""Seconds for which to retry when the server refuses a node: after a crash it counts the earlier connection as alive
+for twenty seconds."""
 FIRST_POLL, GROWTH = 0.05, 1.15
 SLOWEST_POLL = 1.0
-"""How long a site that has nothing to do waits between questions, in seconds."""
+"""Longest pause between two requests of an idle site, in seconds."""
 RETRY_SECONDS = 2.0
 SKEW_SECONDS = 4.0
+"""Seconds that a site's clock may be ahead of the server's before the site is told; Flower accepts 5."""
 NOT_OURS = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="This site runs no apps: it takes part in Sordino.")
 Tell = Callable[[str], None]
 
 
-class RefusedError(UserError):
-    """The server will not have this site."""
+class NotAdmittedError(UserError):
+    """The server does not admit this site."""
 
 
-class LostError(Exception):
-    """The connection is gone, or the server has forgotten this node: connect again."""
+class ConnectionLostError(Exception):
+    """The connection is lost, or the server has forgotten this node; connect again."""
 
 
 @dataclass(frozen=True)
-class Server:
-    """Where a site connects to."""
+class ServerAddress:
+    """Address of a server, and the authority that a site trusts for it."""
 
     address: str
-    """Host and port."""
+    """Host and port, as in fl.example.org:8000."""
     authority: Path
-    """The certificate of the authority that vouches for it."""
+    """Certificate file of the authority that issued the server's certificate."""
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Host and port apart."""
+    def host_and_port(self) -> tuple[str, int]:
+        """Host and port, separately."""
         host, _, port = self.address.rpartition(":")
         return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -86,7 +88,7 @@ class Server:
 class Connection:
     """A site's connection to the SuperLink, from activation to deactivation."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: ServerAddress, folder: Path) -> None:
         self.server = server
         key = keys.node_key(folder)
         self._public = public_key_to_bytes(key.public_key())
@@ -96,39 +98,39 @@ class Connection:
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(key, key.public_key()),
             ],
-            verify=keys.trusting(server.authority),
+            verify=keys.tls_context(server.authority),
         )
         self._node = Node()
         self._ending = threading.Event()
         self._beating: threading.Thread | None = None
 
     def activate(self) -> None:
-        """Make the server count this node as connected."""
+        """Connect this node, and start its heartbeats."""
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_SECONDS)
         self._node = Node(node_id=self._client.ActivateNode(request).node_id)
         self._beating = threading.Thread(target=self._beat, daemon=True)
         self._beating.start()
 
     def receive(self) -> Message | None:
-        """The next message for this site, if there is one."""
+        """Next message for this site; None where there is none."""
         answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
         if not answer.messages_list:
             return None
         head = message_from_proto(answer.messages_list[0])
-        return taken_out(self._client, self._node, head.metadata.run_id, answer.message_object_trees[0])
+        return pull_message(self._client, self._node, head.metadata.run_id, answer.message_object_trees[0])
 
     def reply(self, message: Message) -> None:
-        """Send a reply; while it cannot be sent, try again."""
+        """Send a reply, with retries."""
 
         def request(head: Any, tree: Any) -> PushMessagesRequest:
             return PushMessagesRequest(
                 node=self._node, messages_list=[head], message_object_trees=[tree], clientapp_runtime_list=[0.0]
-            )  # no times: how long a site works tells of its data
+            )  # no durations: how long a site works depends on its data
 
-        patiently(lambda: handed_in(self._client, self._node, message, request), REFUSED_SECONDS)
+        retry(lambda: push_message(self._client, self._node, message, request), REFUSED_SECONDS)
 
     def close(self) -> None:
-        """Tell the server that this node leaves, if it can be told."""
+        """Tell the server that this node leaves, if the server can be reached."""
         self._ending.set()
         if self._beating is not None:
             self._beating.join()
@@ -137,7 +139,7 @@ class Connection:
         self._client.close()
 
     def _beat(self) -> None:
-        """Tell the server that this node is alive, while it works."""
+        """Send heartbeats to the server until the connection is closed."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_SECONDS)
         while not self._ending.wait(HEARTBEAT_SECONDS / 2):
             with contextlib.suppress(httpx.HTTPError, ValueError):
@@ -146,32 +148,43 @@ class Connection:
 
 def take_part(
     answer: Callable[[bytes], bytes],
-    server: Server,
+    server: ServerAddress,
     folder: Path,
     tell: Tell,
     stop: Callable[[], bool] = lambda: False,
-    slowest: float = SLOWEST_POLL,
+    max_pause: float = SLOWEST_POLL,
 ) -> None:
-    """Connect, and answer what the server asks, until `stop`; a lost connection is made again."""
-    told = _Once(tell)
+    """Connect and answer the server's messages until `stop` returns true; reconnect when the connection is lost.
+
+    Args:
+        answer: Answers a message, as `Site.answer` does.
+        server: The server to connect to.
+        folder: The site's folder, with the key of its connection.
+        tell: Shows a sentence to the site's owner.
+        stop: Whether to end.
+        max_pause: Longest pause between two requests for messages, in seconds.
+    """
+    told = _TellOnce(tell)
     while not stop():
-        connection = _connected(server, folder, told, stop)
+        connection = _connect(server, folder, told, stop)
         if connection is None:
             return
         told(f"Connected to {server.address}.")
-        keys.keep_met(folder, *server.place, server.authority)
+        keys.keep_certificate(folder, *server.host_and_port, server.authority)
         for sentence in keys.warnings_for_site(folder):
             told(sentence)
         try:
-            _work(connection, answer, stop, slowest)
-        except LostError:
-            told(f"The connection to {server.address} is lost.")
+            _answer_messages(connection, answer, stop, max_pause)
+        except ConnectionLostError:
+            told(f"The connection to {server.address} is lost: trying to connect again.")
         finally:
             connection.close()
 
 
-def _work(connection: Connection, answer: Callable[[bytes], bytes], stop: Callable[[], bool], slowest: float) -> None:
-    """Answer messages, one after the other."""
+def _answer_messages(
+    connection: Connection, answer: Callable[[bytes], bytes], stop: Callable[[], bool], max_pause: float
+) -> None:
+    """Answer messages one by one until `stop` returns true."""
     pause = FIRST_POLL
     while not stop():
         try:
@@ -181,28 +194,28 @@ def _work(connection: Connection, answer: Callable[[bytes], bytes], stop: Callab
                 pause = FIRST_POLL
                 continue
         except MissingObjectError:
-            pass  # the server has given the message up
+            pass  # the server has given up the message
         except (httpx.HTTPError, ValueError) as error:
-            if not _passes(error):
-                raise LostError from error
+            if not _keeps_connection(error):
+                raise ConnectionLostError from error
         time.sleep(pause)
-        pause = min(GROWTH * pause, slowest)
+        pause = min(GROWTH * pause, max_pause)
 
 
 def _reply(message: Message, answer: Callable[[bytes], bytes]) -> Message:
-    content = opened(message)
+    content = unwrap(message)
     if content is None:
         return Message(NOT_OURS, reply_to=message)
-    return Message(enclosed(answer(content)), reply_to=message)
+    return Message(wrap(answer(content)), reply_to=message)
 
 
-def _passes(error: Exception) -> bool:
-    """Whether a request failed in a way that leaves the connection as it was: the run of a message may have ended."""
+def _keeps_connection(error: Exception) -> bool:
+    """Whether a failed request leaves the connection usable, as when the run of a message has ended."""
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code != httpx.codes.UNAUTHORIZED
 
 
-def _connected(server: Server, folder: Path, told: _Once, stop: Callable[[], bool]) -> Connection | None:
-    """A connection, once the server lets this site in; None where `stop` came first."""
+def _connect(server: ServerAddress, folder: Path, told: _TellOnce, stop: Callable[[], bool]) -> Connection | None:
+    """Connect, with retries, until the server admits this site; None where `stop` returned true first."""
     refused_until: float | None = None
     while not stop():
         connection = Connection(server, folder)
@@ -212,45 +225,46 @@ def _connected(server: Server, folder: Path, told: _Once, stop: Callable[[], boo
         except (httpx.HTTPError, ValueError) as error:
             connection.close()
             if isinstance(error, httpx.TransportError) and is_untrusted(error):
-                raise RefusedError(_untrusted(server, str(error))) from error
-            if _is_passing(error):
-                told(f"{server.address} does not answer: trying until it does. Ctrl-C ends this.")
+                raise NotAdmittedError(_explain_untrusted(server, str(error))) from error
+            if _is_transient(error):
+                told(f"The server {server.address} does not answer: trying until it does. Ctrl-C ends this.")
                 refused_until = None
                 _wait(RETRY_SECONDS, stop)
                 continue
-            late = _clock(error)
+            late = _explain_clock_skew(error)
             if late is not None:
-                raise RefusedError(late) from error
+                raise NotAdmittedError(late) from error
             now = time.monotonic()
             refused_until = refused_until or now + REFUSED_SECONDS
             if now > refused_until:
-                raise RefusedError(
-                    f"The server at {server.address} does not take this site's key: its operator adds the site with "
+                raise NotAdmittedError(
+                    f"The server at {server.address} does not accept this site's key: its operator adds the site with "
                     f"`sordino serve add {folder.name}.pub` and starts `sordino serve` again. If the site takes part "
                     "from another process or machine already, end that one first."
                 ) from error
-            told(f"{server.address} does not let this site in yet: trying for {REFUSED_SECONDS:.0f} s.")
+            told(f"The server {server.address} does not admit this site yet: trying for {REFUSED_SECONDS:.0f} s.")
         _wait(1.0, stop)
     return None
 
 
-def _is_passing(error: Exception) -> bool:
-    """Whether a server cannot be reached, or is not ready yet."""
+def _is_transient(error: Exception) -> bool:
+    """Whether a request failed because the server cannot be reached or is not ready yet."""
     if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in PASSING
+        return error.response.status_code in TRANSIENT_STATUS
     return isinstance(error, httpx.TransportError)
 
 
-def _untrusted(server: Server, why: str) -> str:
+def _explain_untrusted(server: ServerAddress, why: str) -> str:
+    """Sentence on a server's certificate that a site does not trust; `why` is the text of TLS's error."""
     if "mismatch" in why or "not valid for" in why:
         return (
-            f"The server's certificate is not for {server.address}: connect under a name that its operator gave to "
+            f"The server's certificate is not valid for {server.address}: connect to a name that its operator gave to "
             "`sordino serve init --host`."
         )
     if "expired" in why or "not yet valid" in why:
         return (
-            f"The certificate of {server.address} has run out, and its operator makes a new one with `sordino serve "
-            "renew`; or this machine's clock is wrong."
+            f"The certificate of {server.address} has expired, or this machine's clock is wrong. The operator renews "
+            "the certificate with `sordino serve renew`."
         )
     return (
         f"The server at {server.address} is not vouched for by {server.authority}: ask its operator for the server's "
@@ -258,8 +272,8 @@ def _untrusted(server: Server, why: str) -> str:
     )
 
 
-def _clock(error: Exception) -> str | None:
-    """A sentence where the clocks of site and server differ too much for Flower."""
+def _explain_clock_skew(error: Exception) -> str | None:
+    """Sentence on clocks of site and server that differ too much for Flower; None where that is not the cause."""
     if not isinstance(error, httpx.HTTPStatusError) or error.response.status_code != httpx.codes.UNAUTHORIZED:
         return None
     with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -268,8 +282,8 @@ def _clock(error: Exception) -> str | None:
         if ahead > SKEW_SECONDS or ahead < -60:
             side = "ahead of" if ahead > 0 else "behind"
             return (
-                f"This machine's clock is {abs(ahead):.0f} s {side} the server's: at most 5 s ahead and 5 min behind "
-                "are taken. Set the clocks (NTP) and join again."
+                f"This machine's clock is {abs(ahead):.0f} s {side} the server's: the server accepts at most 5 s ahead "
+                "and 5 min behind. Set the clocks (NTP) and join again."
             )
     return None
 
@@ -280,8 +294,8 @@ def _wait(seconds: float, stop: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-class _Once:
-    """Tells each sentence once, until another has been told."""
+class _TellOnce:
+    """Shows a sentence unless it was the last one shown."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell, self._last = tell, ""
@@ -295,10 +309,18 @@ class _Once:
 def join(folder: Path, address: str, authority: Path, threads: int, tell: Callable[[str], None]) -> None:
     """Open a site and take part until Ctrl-C or SIGTERM.
 
-    The first one lets the site finish what it is at; the second one ends it at once, which loses nothing either.
+    The first signal lets the site finish the message it works on; the second ends it at once, which loses nothing
+    either.
+
+    Args:
+        folder: The site's folder.
+        address: Host and port of the server.
+        authority: Certificate file of the server's authority, `ca.pem`.
+        threads: Number of threads for training.
+        tell: Shows a sentence to the site's owner.
     """
-    parsed_address(address)
-    keys.trusting(authority)
+    parse_address(address)
+    keys.tls_context(authority)
     if not folder.is_dir():
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.")
     keys.node_key(folder)
@@ -309,20 +331,20 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
         if leaving.is_set():
             raise KeyboardInterrupt
         leaving.set()
-        tell("Leaving when the work at hand is done; once more ends it at once.")
+        tell("The site leaves when its work at hand is done; the same signal again ends it at once.")
 
     site = Site.open(folder)
-    site.desk.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
-    for sentence in site.news:
+    site.context.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
+    for sentence in site.notices:
         tell(sentence)
-    if site.desk.allowed.roster is None:
+    if site.context.policy.roster is None:
         tell(
-            "No roster is pinned in site.toml: nobody else's noise is counted on, so that the budget lasts less long, "
-            "and no other site can confirm this one's ledger."
+            "No roster is pinned in site.toml: other sites' noise is not counted, so the budget is used up sooner, and "
+            "no other site can confirm this one's ledger."
         )
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        take_part(site.answer, Server(address, authority), folder, tell, leaving.is_set)
+        take_part(site.answer, ServerAddress(address, authority), folder, tell, leaving.is_set)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

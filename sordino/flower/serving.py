@@ -1,9 +1,9 @@
-"""A server's folder (keys, and who may take part), and a run of it.
+"""A server's folder (its keys and the sites that may take part), and serving a run from it.
 
-server/ca.pem ca.key         the authority: sites get ca.pem
-server/server.pem server.key the certificate
-server/sites.toml            the sites that were added: name, identity, key of its connection
-server/link.log              what the SuperLink says
+server/ca.pem ca.key         certificate authority; sites get ca.pem
+server/server.pem server.key certificate
+server/sites.toml            sites that were added: name, identity, key of the connection
+server/link.log              log of the SuperLink
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.deploy.protocol.roster import Member, written_roster
+from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.errors import UserError, quoted, writing
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
@@ -25,85 +25,94 @@ from sordino.util.toml import read_toml
 
 SITES = "sites.toml"
 MARK = "sordino-site"
+"""First word of a site's public line."""
 DEFAULT_ADDRESS = "0.0.0.0:8000"
 NAME_LENGTH = 64
 
 
 @dataclass(frozen=True)
 class PublicSite:
-    """What a site tells everybody: one line of text."""
+    """A site's public line, which its owner sends to the server's operator."""
 
     name: str
     identity: bytes
     node_key: str
-    """The public key of its connection, in hexadecimal digits."""
+    """Public key of the site's connection, in hexadecimal digits."""
 
     def line(self) -> str:
-        """As text."""
+        """Text of the line."""
         return f"{MARK} {self.name} {self.identity.hex()} {self.node_key}"
 
     @property
     def member(self) -> Member:
-        """As one of a roster."""
+        """The site as a member of a roster."""
         return Member(self.name, self.identity)
 
     @classmethod
     def read(cls, text: str, source: str) -> PublicSite:
-        """From a line; a mistake names its `source`."""
+        """Read a public line; errors name its `source`."""
         parts = text.split()
         if len(parts) != 4 or parts[0] != MARK:
-            raise UserError(f"{source} holds no site's public line: `sordino site init` writes one, NAME.pub.")
+            raise UserError(
+                f"{source} does not hold a site's public line, as `sordino site init` writes it into NAME.pub."
+            )
         _, name, identity, node_key = parts
         check_name(name)
         try:
             found = cls(name, bytes.fromhex(identity), node_key)
         except ValueError as error:
-            raise UserError(f"{source} is damaged: the site's identity is not in hexadecimal digits.") from error
+            raise UserError(
+                f"{source} is damaged: the site's identity is not hexadecimal; ask its owner for NAME.pub again."
+            ) from error
         if len(found.identity) != 32:
-            raise UserError(f"{source} is damaged: a site's identity has 32 bytes.")
+            raise UserError(
+                f"{source} is damaged: the site's identity does not have 32 bytes; ask its owner for NAME.pub again."
+            )
         keys.public_pem(node_key)
         return found
 
 
 def check_name(name: str) -> None:
-    """Refuse a site's name that cannot stand in a file's name or a line of text."""
+    """Refuse a site's name that cannot be part of a file name or a line of text."""
     if not name or len(name) > NAME_LENGTH or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
         raise UserError(f"A site cannot be called {quoted(name)}: use letters, digits, dots and hyphens.")
     if name.startswith((".", "-")):
         raise UserError(f"A site cannot be called {quoted(name)}: begin with a letter or a digit.")
 
 
-def init(folder: Path, hosts: Sequence[str]) -> None:
-    """Make a server's keys in a folder."""
+def create_server(folder: Path, hosts: Sequence[str]) -> None:
+    """Make a server's keys in a folder, for the host names or addresses `hosts`."""
     if (folder / keys.AUTHORITY_KEY).exists():
-        raise UserError(f"{folder} has a server's keys already: sites know its ca.pem, so it is not replaced.")
+        raise UserError(f"{folder} has a server's keys already: sites trust its ca.pem, so they are not replaced.")
     if not hosts:
         raise UserError("Give the name under which sites reach the server: --host fl.example.org.")
     with writing(folder / keys.AUTHORITY):
         keys.make_authority(folder, hosts)
 
 
-def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
-    """Make a new certificate under a server's authority, for `hosts` too; when it runs out."""
+def renew_certificate(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
+    """Renew a server's certificate, also for `hosts`; returns when the new one expires."""
     if not (folder / keys.AUTHORITY_KEY).exists():
-        raise UserError(f"There is no authority in {folder}: `sordino serve init --host NAME` makes a server's keys.")
+        raise UserError(
+            f"{folder} has no {keys.AUTHORITY_KEY}: `sordino serve init --host NAME` makes a server's keys."
+        )
     with writing(folder / keys.CERTIFICATE):
-        return keys.renew(folder, hosts)
+        return keys.renew_certificate(folder, hosts)
 
 
-def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
-    """Let sites take part, by their public lines; all sites that may."""
+def add_sites(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
+    """Add sites by the files with their public lines; returns all sites of the server."""
     keys.check_server_keys(folder)
-    found = {site.name: site for site in sites(folder)}
+    found = {site.name: site for site in read_sites(folder)}
     for file in files:
-        site = PublicSite.read(_text(file), str(file))
+        site = PublicSite.read(_read_public_line(file), str(file))
         known = [other for other in found.values() if other.identity == site.identity and other.name != site.name]
         if known:
-            raise UserError(f"{file} is the site {known[0].name}, which was added under that name.")
+            raise UserError(f"{file} names the site {known[0].name}, which was added under that name already.")
         if site.name in found and found[site.name] != site:
             raise UserError(
-                f"There is another site {site.name} already: if it was made anew, take the old one out of "
-                f"{folder / SITES} first, and tell all owners."
+                f"There is another site {site.name} already: if its owner made it anew, remove the old one from "
+                f"{folder / SITES} first, and tell the owners of all sites."
             )
         found[site.name] = site
     rows = [
@@ -116,8 +125,8 @@ def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
     return list(found.values())
 
 
-def sites(folder: Path) -> list[PublicSite]:
-    """The sites that were added to a server."""
+def read_sites(folder: Path) -> list[PublicSite]:
+    """Sites that were added to the server in `folder`."""
     path = folder / SITES
     if not path.exists():
         return []
@@ -125,46 +134,52 @@ def sites(folder: Path) -> list[PublicSite]:
         rows = read_toml(path)["site"]
         return [PublicSite(row["name"], bytes.fromhex(row["identity"]), row["node_key"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: `sordino serve add` writes it.") from error
+        raise UserError(
+            f"{path} cannot be read: delete it, and add all sites again with `sordino serve add`."
+        ) from error
 
 
-def roster(folder: Path) -> str:
-    """The roster for owners to pin."""
-    found = [site.member for site in sites(folder)]
+def roster_file(folder: Path) -> str:
+    """Text of the roster file that owners pin."""
+    found = [site.member for site in read_sites(folder)]
     if not found:
-        raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
+        raise UserError(f"No site has been added to {folder}: add each with `sordino serve add NAME.pub`.")
     head = (
-        '# Who takes part. With roster = "roster.toml" in site.toml, `sordino site status` shows their fingerprints:\n'
-        "# compare each with what its owner told you, over another way than this file came.\n\n"
+        '# The sites that take part. With roster = "roster.toml" in site.toml, `sordino site status` shows their\n'
+        "# fingerprints: compare each with what its owner tells you, over another channel than this file came by.\n\n"
     )
-    return head + written_roster(found)
+    return head + roster_toml(found)
 
 
-def parsed_address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """Host and port of an address such as 0.0.0.0:8000, fl.example.org:8000 or [::]:8000."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     wrong = not colon or not bare or not port.isdecimal() or not 0 < int(port) < 65536
     if wrong or (":" in bare and not host.startswith("[")):
-        raise UserError(f"{quoted(text)} is no address: write HOST:PORT, for example {DEFAULT_ADDRESS}.")
+        raise UserError(f"{quoted(text)} is not an address: write HOST:PORT, for example {DEFAULT_ADDRESS}.")
     return bare, int(port)
 
 
 @contextlib.contextmanager
-def serving(
+def serve(
     folder: Path,
     address: tuple[str, int],
     node_keys: Sequence[str],
-    largest: int,
+    max_answer_bytes: int,
     fork: Callable[[Link], None] | None = None,
 ) -> Iterator[FlowerCarrier]:
-    """A SuperLink at an address, and this process as the server that speaks through it.
+    """Run a SuperLink until the end of the block, with this process as the run's server.
 
-    `largest` is how many bytes a site's answer may have (`Terms.largest_answer`).
-    `fork` is called when the SuperLink is starting, and may start processes of a trial's sites in the meantime.
+    Args:
+        folder: The server's folder.
+        address: Host and port at which the SuperLink listens.
+        node_keys: Public keys with which sites may connect.
+        max_answer_bytes: Size of the largest answer of a site (`Terms.largest_answer`).
+        fork: Called while the SuperLink starts; a trial starts the processes of its sites in it.
     """
     keys.check_server_keys(folder)
-    link = Link(folder, *address, folder, largest)
+    link = Link(folder, *address, folder, max_answer_bytes)
     try:
         link.start()
         if fork is not None:
@@ -179,10 +194,10 @@ def serving(
         link.stop()
 
 
-def _text(file: Path) -> str:
+def _read_public_line(file: Path) -> str:
     try:
         return read_text(file)[:4096].strip()
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file}: the site's owner sends you its NAME.pub.") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read as a site's public line.") from error
+        raise UserError(f"{file} cannot be read as a site's public line: ask its owner for NAME.pub again.") from error

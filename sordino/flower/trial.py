@@ -1,4 +1,4 @@
-"""A trial of a deployment on one machine: the SuperLink and every site in a process of its own."""
+"""Trials of a deployment on one machine, with the SuperLink and every site in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,49 +16,50 @@ from typing import NoReturn
 
 import torch
 
-from sordino.deploy.protocol.roster import read_roster, written_roster
+from sordino.deploy.protocol.roster import read_roster, roster_toml
 from sordino.deploy.server import coordinator
 from sordino.deploy.server.journal import FILE as JOURNAL
-from sordino.deploy.server.journal import Journal
+from sordino.deploy.server.journal import DeploymentJournal
 from sordino.deploy.site.rules import FILE as RULES
 from sordino.deploy.site.site import Site
 from sordino.deploy.terms import terms_of
-from sordino.deploy.trial import lay_out, read_origin, with_accuracies
+from sordino.deploy.trial import add_accuracies, lay_out, read_origin
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.federation.rounds import Watch
 from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link, free_port
-from sordino.flower.node import Server, take_part
+from sordino.flower.node import ServerAddress, take_part
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.util.files import keep_rotating, rotate, write_output_to
 
 STOP_SECONDS = 5.0
 QUICK_POLL = 0.5
-"""How long a site that shares its machine with the server waits between questions at the most, in seconds."""
+"""Longest pause between two requests of an idle site that shares its machine with the server, in seconds."""
 SERVER = "server"
 JOIN_LOG = "join.log"
 
 
-class Household:
-    """The processes of a trial's sites."""
+class SiteProcesses:
+    """Processes of a trial's sites."""
 
-    def __init__(self, folders: Sequence[Path], server: Server) -> None:
+    def __init__(self, folders: Sequence[Path], server: ServerAddress) -> None:
         self.folders, self.server = folders, server
         self.processes: dict[int, Path] = {}
-        self._leash = os.pipe()
+        # The sites read from this pipe; it ends when this process does, however that happens, and they end with it.
+        self._lifeline = os.pipe()
 
     def start(self, link: Link) -> None:
         """Fork a process for each site."""
         for folder in self.folders:
             process = os.fork()
             if process == 0:
-                link.forget()
-                self._live(folder)
+                link.release_after_fork()
+                self._run_site(folder)
             self.processes[process] = folder
-        os.close(self._leash[0])
+        os.close(self._lifeline[0])
 
     def stop(self) -> None:
         """End the processes and wait for them."""
@@ -72,7 +73,7 @@ class Household:
         for process in self.processes:
             os.kill(process, signal.SIGKILL)
         self._reap(0)
-        os.close(self._leash[1])
+        os.close(self._lifeline[1])
 
     def _reap(self, options: int) -> None:
         for process in list(self.processes):
@@ -81,13 +82,13 @@ class Household:
                     continue
             del self.processes[process]
 
-    def _live(self, folder: Path) -> NoReturn:
-        """A site's process."""
+    def _run_site(self, folder: Path) -> NoReturn:
+        """Run the site in `folder`, in a forked process that exits with it."""
         code = 1
         try:
-            os.setsid()  # Ctrl-C is for the server, which ends the sites
-            os.close(self._leash[1])
-            threading.Thread(target=_follow, args=(self._leash[0],), daemon=True).start()
+            os.setsid()  # Ctrl-C must reach the server only, which ends the sites
+            os.close(self._lifeline[1])
+            threading.Thread(target=_exit_with_parent, args=(self._lifeline[0],), daemon=True).start()
             sys.stdout.flush()
             sys.stderr.flush()
             rotate(folder / JOIN_LOG)
@@ -116,17 +117,22 @@ class Household:
 
 
 @contextlib.contextmanager
-def household(folder: Path, folders: Sequence[Path], largest: int) -> Iterator[FlowerCarrier]:
-    """Run a server in `folder` and its sites in `folders` until the end of the block; a site's answer has at most
-    `largest` bytes."""
+def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) -> Iterator[FlowerCarrier]:
+    """Run a server and the processes of its sites until the end of the block.
+
+    Args:
+        folder: Folder of the trial, in which the server's keys are made.
+        folders: The sites' folders.
+        max_answer_bytes: Size of the largest answer of a site.
+    """
     server = folder / SERVER
     if not (server / keys.AUTHORITY_KEY).exists():
-        serving.init(server, ["localhost"])
+        serving.create_server(server, ["localhost"])
     node_keys = [_connection_key(site) for site in folders]
     port = free_port()
-    sites = Household(folders, Server(f"127.0.0.1:{port}", server / keys.AUTHORITY))
+    sites = SiteProcesses(folders, ServerAddress(f"127.0.0.1:{port}", server / keys.AUTHORITY))
     try:
-        with serving.serving(server, ("127.0.0.1", port), node_keys, largest, sites.start) as carrier:
+        with serving.serve(server, ("127.0.0.1", port), node_keys, max_answer_bytes, sites.start) as carrier:
             yield carrier
     finally:
         sites.stop()
@@ -139,9 +145,9 @@ def _connection_key(folder: Path) -> str:
     return keys.public_text(keys.node_key(folder))
 
 
-def _follow(leash: int) -> None:
-    """End when the process that started this one has ended."""
-    os.read(leash, 1)
+def _exit_with_parent(lifeline: int) -> None:
+    """Exit when the process that holds the other end of the pipe has ended."""
+    os.read(lifeline, 1)
     os._exit(1)
 
 
@@ -156,7 +162,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Trial:
-    """A server and its sites, all running; nothing has been asked yet."""
+    """A server and its sites, all running; no question has been asked yet."""
 
     carrier: FlowerCarrier
     store: Store
@@ -165,14 +171,20 @@ class Trial:
     begin: Callable[[Watch, Tell], Summary]
 
     def run(self, watch: Watch, tell: Tell) -> Summary:
-        """The run, with the accuracies that a trial may read at its sites."""
+        """Run the trial; its summary includes the accuracies at its sites."""
         result = self.begin(watch, tell)
-        return with_accuracies(result, self.folders)
+        return add_accuracies(result, self.folders)
 
 
 @contextlib.contextmanager
-def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
-    """A trial of an experiment with so many sites, in a store's folder."""
+def open_trial(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
+    """Start the processes of a new trial.
+
+    Args:
+        experiment: A simulated experiment.
+        sites: Number of sites to which its data are dealt.
+        folder: Folder of the store that keeps the run.
+    """
     store = Store(folder)
     where = _new_folder(folder / TRIALS)
     try:
@@ -181,7 +193,7 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
     except BaseException:
         shutil.rmtree(where, ignore_errors=True)
         raise
-    (where / ROSTER).write_text(written_roster(members))
+    (where / ROSTER).write_text(roster_toml(members))
     begun = False
 
     def begin(watch: Watch, tell: Tell) -> Summary:
@@ -190,25 +202,25 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
         return coordinator.start(deployed, members, carrier, store, watch, tell, origin=read_origin(where))
 
     try:
-        with household(where, folders, terms_of(deployed).largest_answer) as carrier:
+        with run_processes(where, folders, terms_of(deployed).largest_answer) as carrier:
             yield Trial(carrier, store, folders, deployed.rounds, begin)
     finally:
-        if not begun:  # no run will ever need these sites and their copies of the data
+        if not begun:  # no run will need these sites and their copies of the data
             shutil.rmtree(where, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def taken_up(run: str, folder: Path) -> Iterator[Trial]:
-    """The trial of a run that was stopped."""
+def resume_trial(run: str, folder: Path) -> Iterator[Trial]:
+    """Start the processes of the trial whose `run`, in the store in `folder`, was stopped."""
     store = Store(folder, must_exist=True)
     row = store.get(run)
-    if row.state == "running":  # before anything is started: both would share a server's folder
+    if row.state == "running":  # check before starting anything: both would use one server's folder
         raise UserError(f"The run {run!r} is already running in another process.")
     where = _folder_of(run, store, folder / TRIALS)
     named = [where / member.name for member in read_roster(where / ROSTER)]
-    folders = [path for path in named if (path / RULES).is_file()]  # enough may be left where a site is lost
-    largest = terms_of(coordinator.deployed_experiment(run, store)).largest_answer
-    with household(where, folders, largest) as carrier:
+    folders = [path for path in named if (path / RULES).is_file()]  # a trial can continue without a lost site
+    max_answer_bytes = terms_of(coordinator.deployed_experiment(run, store)).largest_answer
+    with run_processes(where, folders, max_answer_bytes) as carrier:
         yield Trial(
             carrier,
             store,
@@ -219,7 +231,7 @@ def taken_up(run: str, folder: Path) -> Iterator[Trial]:
 
 
 def _new_folder(trials: Path) -> Path:
-    """A folder that was not there."""
+    """Create the folder of a new trial, with the next free number."""
     trials.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(path.name) for path in trials.iterdir() if path.name.isdecimal()), default=0)
     while True:
@@ -232,10 +244,10 @@ def _new_folder(trials: Path) -> Path:
 
 
 def _folder_of(run: str, store: Store, trials: Path) -> Path:
-    """The folder of the trial with the sites of a run."""
+    """Folder of the trial whose sites take part in a run."""
     wanted = set()
     if (store.path(run) / JOURNAL).exists():
-        with contextlib.closing(Journal(store.path(run))) as journal:
+        with contextlib.closing(DeploymentJournal(store.path(run))) as journal:
             if journal.fact("run") is None:
                 raise UserError(f"The run {run!r} was stopped before it began: start it anew.")
             wanted = {identity for _, identity in journal.fact("roster")}
@@ -244,6 +256,6 @@ def _folder_of(run: str, store: Store, trials: Path) -> Path:
             if {member.identity.hex() for member in read_roster(path)} == wanted:
                 return path.parent
     raise UserError(
-        f"{run} is no trial on this machine: `sordino serve --resume {run}` takes up runs with real sites, "
-        f"`sordino resume {run}` simulated ones."
+        f"{run} is no trial on this machine: `sordino serve --resume {run}` continues a run with real sites, "
+        f"`sordino resume {run}` a simulated one."
     )

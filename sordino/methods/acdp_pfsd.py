@@ -76,7 +76,7 @@ from torch import Tensor
 from sordino.learning.network import Batch, Loss, Records, cross_entropy
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
 from sordino.methods.bases import Clipped, Clipping
-from sordino.parts.distillation import classic, decoupled
+from sordino.parts.distillation import classic_loss, decoupled_losses
 from sordino.parts.ppo import LearnedThreshold
 from sordino.parts.thresholds import Threshold
 from sordino.privacy.release import sends
@@ -133,9 +133,9 @@ class ACDPpFSD(Clipped):
         def loss(logits: Tensor, batch: Batch) -> Tensor:
             opinion = teacher[batch.index]
             if self.distillation == "classic":
-                distilled = classic(logits, opinion, self.temperature)
+                distilled = classic_loss(logits, opinion, self.temperature)
             else:
-                of_target, of_others = decoupled(logits, opinion, batch.y, self.temperature)
+                of_target, of_others = decoupled_losses(logits, opinion, batch.y, self.temperature)
                 distilled = of_target + self.others * of_others  # Eq. 8
             return (1 - taught) * cross_entropy(logits, batch) + taught * distilled
 

@@ -21,15 +21,15 @@ from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Thresho
 from sordino.privacy.budget.allowance import Outlook
 from sordino.privacy.budget.record_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.util.selectable import Named
 
 RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}
 Clipping = Annotated[Threshold, Named(RULES)]
-"""How the threshold is chosen: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon is
+"""Rule for the clipping threshold: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon is
 infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
-"""What epsilon does not cover where records are protected."""
+"""What is not covered by epsilon where records are protected."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Clipped(Method):
     clip: Positive = 0.5
     """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP, ACDP-pFSD on EMNIST: 0.5."""
     clipping: Clipping = Fixed()
-    """How the threshold is chosen: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`, each with its own settings."""
+    """Rule for the threshold: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`, each with its own settings."""
     augmentation: Augmentation = "none"
-    """What is done to images in each pass over the records: `crop` shifts them by up to 4 pixels, `crop-flip` also
-    mirrors every other one. FedDPA's code: `crop-flip` on CIFAR-10, `crop` on SVHN."""
+    """Change of images in each pass over the records: `crop` shifts them by up to 4 pixels, `crop-flip` also mirrors
+    every other one. FedDPA's code: `crop-flip` on CIFAR-10, `crop` on SVHN."""
 
     @property
     def threshold(self) -> Threshold:
-        """The rule for the threshold."""
+        """Rule for the threshold."""
         return self.clipping
 
     def descent(self, data: Records) -> Descent:
@@ -56,11 +56,11 @@ class Clipped(Method):
         return dataclasses.replace(self, clipping=self.clipping.settled(clients))
 
     def check_threshold_stays(self) -> None:
-        """Refuse rules that move the threshold, for mechanisms that were published with one that stays."""
+        """Refuse rules that move the threshold, for mechanisms that were published with a constant one."""
         if not isinstance(self.clipping, Fixed):
             raise UserError(
-                f"{type(self).__name__} was published with a threshold that stays: in the variant `paper` leave "
-                "`clipping` out, or take the variant `sound`."
+                f"{type(self).__name__} was published with a constant threshold: leave `clipping` out "
+                "in the variant `paper`, or take the variant `sound`."
             )
 
     def needs_public(self) -> bool:
@@ -74,9 +74,9 @@ class Clipped(Method):
 class RecordLevel(Method):
     """A method that protects each record of a client: even the server sees only what noisy gradients made."""
 
-    unit: ClassVar[Unit] = "record"
+    unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"
-    """What clients with different budgets differ in: their noise, or how often their records are sampled."""
+    """What clients with different budgets differ in: their noise, or their sampling rate."""
 
     clip: Positive = 1.0
     """The threshold C to which each record's gradient is scaled down."""
@@ -85,13 +85,20 @@ class RecordLevel(Method):
     names one for each client."""
 
     def planned(self, outlook: Outlook) -> tuple[RecordLevel, list[str]]:
-        """The method with choices made that depend on what records can pay for, and a sentence on each."""
+        """Return the method without those parts that the records' budget cannot pay for, and a sentence on each."""
         return self, []
 
     def trained(
         self, model: Tensor, data: PrivateRecords, pull: Pull | None = None, steps: int | None = None
     ) -> Tensor:
-        """The model after the round's noisy gradient steps, or `steps` of them; `pull` is the gradient of a penalty."""
+        """Return the model after a round's noisy gradient steps.
+
+        Args:
+            model: Flat vector to start from; it is not changed.
+            data: The client's records.
+            pull: Gradient of a penalty on the model, added to each noisy gradient.
+            steps: Number of steps; by default all that the round is charged for.
+        """
         model, optimizer = model.clone(), InPlace(self.optimizer, self.rate, self.momentum)
         for _ in range(data.steps if steps is None else steps):
             gradient = data.gradient(model)
@@ -99,7 +106,7 @@ class RecordLevel(Method):
         return model
 
     def client_budgets(self, clients: int, epsilon: float, random: np.random.Generator) -> np.ndarray:
-        """The epsilon of each client: dealt at random by shares, as listed, or the same for all."""
+        """Return the epsilon of each client: dealt at random by shares, as listed, or `epsilon` for all."""
         if self.budgets is None:
             return np.full(clients, epsilon)
         try:
@@ -136,5 +143,4 @@ class RecordClipped(RecordLevel):
     """A record-level method whose clients' thresholds may follow any rule."""
 
     clipping: RecordClipping = FixedForRecords()
-    """How each client's threshold is chosen: `fixed`, `quantile`, `median` or `percentile`, each with its own
-    settings."""
+    """Rule for each client's threshold: `fixed`, `quantile`, `median` or `percentile`, each with its own settings."""

@@ -32,7 +32,7 @@ from sordino.learning.descent import Tether
 from sordino.learning.network import Records
 from sordino.method import Federation, Message, NotNegative, Result
 from sordino.methods.bases import Clipped
-from sordino.parts.masks import grown
+from sordino.parts.masks import grow_mask
 from sordino.parts.thresholds import whole
 from sordino.privacy.release import sends
 
@@ -76,4 +76,4 @@ class BlurLus(Clipped):
         """The update with all but the share `keep` of its entries, the largest ones, set to zero."""
         size = len(update)
         count = max(1, round(self.keep * size))
-        return update if count == size else update * grown(torch.zeros_like(update), update, [count], [size])
+        return update if count == size else update * grow_mask(torch.zeros_like(update), update, [count], [size])

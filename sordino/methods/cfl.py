@@ -25,7 +25,7 @@ share does right by all of them, because alike clients too come to stand still o
 |---|---|
 | epsilon_1, epsilon_2 | `still`, `pulling`, times `server.largest` |
 | theta_c, c | `server.models`, `server.clusters` |
-| alpha_ij | `parts/clustering.py: halves` |
+| alpha_ij | `parts/clustering.py: split_in_two` |
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from torch import Tensor
 from sordino.learning.network import Records
 from sordino.method import Budget, Count, Federation, Message, Method, NotNegative, Result, Schedule, State
 from sordino.parts.averaging import by_records
-from sordino.parts.clustering import halves
+from sordino.parts.clustering import split_in_two
 from sordino.privacy.release import Bare, sends
 
 
@@ -77,7 +77,7 @@ class CFL(Method):
                 if t < self.settling or not self._pulls_apart(updates, moved, server.largest):
                     models[number] = old + moved
                     continue
-                second = halves(updates)
+                second = split_in_two(updates)
                 models[number] = old + by_records(records[~second], updates[~second])
                 server.clusters = server.clusters.index_fill(0, torch.as_tensor(list(got.who))[second], len(models))
                 models.append(old + by_records(records[second], updates[second]))

@@ -44,7 +44,7 @@ from sordino.learning.descent import Tether
 from sordino.learning.network import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
 from sordino.methods.bases import Clipped
-from sordino.parts.masks import scaled
+from sordino.parts.masks import scale_to_unit
 from sordino.parts.thresholds import whole
 from sordino.privacy.release import Bare, Releases, Update, sends
 from sordino.privacy.views import FOR_THE_SERVER
@@ -90,7 +90,7 @@ class FedADDP(Clipped):
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         received = message["global"]
         own = torch.where(me["participations"] > 0, me["model"], received)
-        personal = (scaled(data.fisher(own), data.layout) > self.tau).to(own.dtype)
+        personal = (scale_to_unit(data.fisher(own), data.layout) > self.tau).to(own.dtype)
         start = model = personal * own + (1 - personal) * received
 
         if self.variant == "sound":

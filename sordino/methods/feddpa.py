@@ -56,7 +56,7 @@ from sordino.learning.parameters import Layout
 from sordino.method import Budget, Federation, Message, NotNegative, Replies, Result, Schedule, Variant
 from sordino.methods.bases import Clipped
 from sordino.parts.averaging import by_records
-from sordino.parts.masks import scaled
+from sordino.parts.masks import scale_to_unit
 from sordino.parts.thresholds import whole
 from sordino.privacy.accounting.gaussian import rdp_multiplier
 from sordino.privacy.release import Bare, Releases, sends
@@ -102,7 +102,7 @@ class FedDPA(Clipped):
         received, clip = message["global"], whole(message["clip"])
         own = torch.where(me["participations"] > 0, me["model"], received)
 
-        information = scaled(data.fisher(own), data.layout)  # Eq. 4, 5
+        information = scale_to_unit(data.fisher(own), data.layout)  # Eq. 4, 5
         personal = (information >= self.tau).to(own.dtype)  # Eq. 6
         shared = 1 - personal
         start = personal * own + shared * received  # Eq. 7

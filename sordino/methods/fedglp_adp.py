@@ -61,8 +61,8 @@ from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.method import Budget, Epsilon, Federation, Message, NotNegative, Result, Schedule, Share, Variant
 from sordino.methods.bases import Clipped, Clipping
-from sordino.parts.masks import grown, schedule
-from sordino.parts.thresholds import LayerWise, first_weights, stepped, whole
+from sordino.parts.masks import grow_mask, schedule
+from sordino.parts.thresholds import LayerWise, first_weights, step_weights, whole
 from sordino.privacy.budget.client_plan import multiplier_for
 from sordino.privacy.release import Derived, Releases, Update, sends
 
@@ -136,7 +136,7 @@ class FedGLPADP(Clipped):
         if self.variant == "paper":  # `learn` grows the mask
             return Result(send=sent, keep={"model": model}, start=start)
         seen = change if self.masks == "exact" else self._rehearsed(change, message, data)
-        mask = grown(personal, seen, message["growing"], data.layout.layers)
+        mask = grow_mask(personal, seen, message["growing"], data.layout.layers)
         return Result(send=sent, keep={"model": model, "personal": mask}, start=start)
 
     def _rehearsed(self, change: Tensor, message: Message, data: Records) -> Tensor:
@@ -155,13 +155,13 @@ class FedGLPADP(Clipped):
         gamma = self.clipping.gamma if isinstance(self.clipping, LayerWise) else 0.0
         # The noise of a layer is proportional to its threshold: norms are compared in its units, or it would rise and
         # fall with itself for ever.
-        shared = 1 - grown(1 - public["shared"], perturbed, message["growing"], layers)
+        shared = 1 - grow_mask(1 - public["shared"], perturbed, message["growing"], layers)
         counts = torch.stack([part.sum() for part in public["shared"].split(layers)]).clamp(min=1)
         norms = torch.stack([part.norm() for part in perturbed.split(layers)]) / counts.sqrt() / public["clips"]
         weights = (public["clips"] / self.clip).square()
         direction = torch.where(norms > public["norms"], 1.0, -1.0)
         began = bool((public["norms"] >= 0).all())
-        moved = stepped(weights, direction, gamma, first_weights(layers).to(weights)) if began else weights
+        moved = step_weights(weights, direction, gamma, first_weights(layers).to(weights)) if began else weights
         return {"shared": shared, "clips": self.clip * moved.sqrt(), "norms": norms}
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:

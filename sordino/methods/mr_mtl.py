@@ -30,7 +30,7 @@ from torch import Tensor
 from sordino.learning.network import Records
 from sordino.method import Federation, Message, NotNegative, Result
 from sordino.methods.bases import Clipped
-from sordino.parts.proximal import When, regularized
+from sordino.parts.proximal import When, regularize
 from sordino.privacy.release import sends
 
 
@@ -57,7 +57,7 @@ class MRMTL(Clipped):
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         mean = message["global"]
-        start, pull = regularized(me["model"], mean, self.strength, self.penalty)
+        start, pull = regularize(me["model"], mean, self.strength, self.penalty)
         descent, model = self.descent(data), start
         for _ in range(self.epochs):
             model = descent.epoch(model, pull=pull)

@@ -31,7 +31,7 @@ from torch import Tensor
 from sordino.federation.message import Each
 from sordino.method import Federation, Message, NotNegative, Result
 from sordino.methods.bases import RecordClipped
-from sordino.parts.proximal import When, regularized
+from sordino.parts.proximal import When, regularize
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
@@ -60,7 +60,7 @@ class MRMTLRecord(RecordClipped):
     @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         mean = message["global"]
-        start, pull = regularized(me["model"], mean, self.strength, self.penalty)
+        start, pull = regularize(me["model"], mean, self.strength, self.penalty)
         model = self.trained(start, data, pull)
         sent = {"update": model - mean, **self.clipping.tell(start, model, data, bare=False)}
         return Result(send=sent, keep={"model": model}, start=start)

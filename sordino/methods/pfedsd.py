@@ -15,7 +15,7 @@ all there is.
 |---|---|
 | the teacher, the student | `me["model"]`, `model` |
 | lambda, tau | `weight`, `temperature` |
-| L_CE + lambda tau^2 L_KL | `_loss`, with `distillation.classic` = KL(teacher, student) |
+| L_CE + lambda tau^2 L_KL | `_loss`, with `distillation.classic_loss` = KL(teacher, student) |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 from sordino.learning.network import Batch, Loss, Records, cross_entropy
 from sordino.method import Federation, Message, NotNegative, Positive, Result
 from sordino.methods.bases import Clipped
-from sordino.parts.distillation import classic
+from sordino.parts.distillation import classic_loss
 from sordino.privacy.release import sends
 
 
@@ -69,6 +69,6 @@ class PFedSD(Clipped):
         weight = torch.where(me["participations"] > 0, self.weight * self.temperature**2, 0.0)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            return cross_entropy(logits, batch) + weight * classic(logits, teacher[batch.index], self.temperature)
+            return cross_entropy(logits, batch) + weight * classic_loss(logits, teacher[batch.index], self.temperature)
 
         return loss

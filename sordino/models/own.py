@@ -11,7 +11,7 @@ from torch import nn
 from sordino.errors import UserError, unknown
 from sordino.models.checks import check, try_out
 from sordino.models.tokens import declare_tokens
-from sordino.util.import_by_name import current_directory_importable, failed, find
+from sordino.util.import_by_name import current_directory_importable, find, user_code_error
 
 
 def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> nn.Module:
@@ -40,7 +40,7 @@ def _call(name: str, target: Callable[..., Any], offered: dict[str, Any], option
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError) as error:
-        raise failed(f"{name!r} does not say which arguments it takes", error) from error
+        raise user_code_error(f"{name!r} does not say which arguments it takes", error) from error
     parameters = signature.parameters.values()
     accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     # A class without __init__ shows nn.Module's, whose **kwargs accepts nothing.
@@ -67,4 +67,4 @@ def _call(name: str, target: Callable[..., Any], offered: dict[str, Any], option
     except UserError:
         raise
     except Exception as error:
-        raise failed(f"The model {name!r} cannot be made", error) from error
+        raise user_code_error(f"The model {name!r} cannot be made", error) from error

@@ -1,7 +1,7 @@
-"""Images that are shifted and mirrored at random each time a client passes over its records.
+"""Augmentation: images are shifted and mirrored at random in each pass over the records.
 
-What is done to a record follows from one random number of its own, so that it is the same for one client and for many
-stacked ones.
+The change of a record follows from one random number of its own, so that it is the same whether clients are trained
+alone or stacked.
 """
 
 from __future__ import annotations
@@ -16,29 +16,33 @@ from sordino.learning.network import Change
 
 Augmentation = Literal["none", "crop", "crop-flip"]
 MARGIN = 4
-"""By how many pixels an image may be shifted. FedDPA's released code: 4."""
+"""Largest shift of an image, in pixels. FedDPA's released code: 4."""
 
 
 def change_of(augmentation: Augmentation) -> Change | None:
-    """What is done to records before a step sees them; None: nothing."""
-    return {"none": None, "crop": cropped, "crop-flip": cropped_and_mirrored}[augmentation]
+    """Return the function that changes records before a step sees them; None for `none`."""
+    return {"none": None, "crop": crop, "crop-flip": crop_and_mirror}[augmentation]
 
 
-def cropped(x: Tensor, numbers: Tensor) -> Tensor:
-    """Each image moved by up to `MARGIN` pixels in both directions; what comes in from outside is as dark as the
-    darkest pixel of its channel."""
-    return moved(x, *_shifts(numbers), torch.zeros_like(numbers, dtype=torch.bool))
+def crop(x: Tensor, numbers: Tensor) -> Tensor:
+    """Shift each image by up to `MARGIN` pixels in both directions; new pixels take the darkest value of their channel.
+
+    Args:
+        x: Images (records, channels, height, width).
+        numbers: One random number for each record.
+    """
+    return shift_images(x, *_shifts(numbers), torch.zeros_like(numbers, dtype=torch.bool))
 
 
-def cropped_and_mirrored(x: Tensor, numbers: Tensor) -> Tensor:
-    """The same, every other image mirrored left to right."""
+def crop_and_mirror(x: Tensor, numbers: Tensor) -> Tensor:
+    """Shift images as `crop` does, and mirror about every other one left to right."""
     down, across = _shifts(numbers)
-    return moved(x, down, across, _digit(numbers, (2 * MARGIN + 1) ** 2, 2) == 1)
+    return shift_images(x, down, across, _digit(numbers, (2 * MARGIN + 1) ** 2, 2) == 1)
 
 
-def moved(x: Tensor, down: Tensor, across: Tensor, mirrored: Tensor) -> Tensor:
-    """Images (records, channels, height, width) of which each shows what lies `down` and `across` of its pixels, then
-    `mirrored` or not."""
+def shift_images(x: Tensor, down: Tensor, across: Tensor, mirrored: Tensor) -> Tensor:
+    """Shift images (records, channels, height, width) by `down` and `across` pixels, and mirror those of `mirrored`;
+    each of the three has one value for each record."""
     if x.dim() != 4:
         raise UserError(
             f"Only images can be augmented, but a record has the shape {tuple(x.shape[1:])}, not (channels, height, "
@@ -56,13 +60,13 @@ def moved(x: Tensor, down: Tensor, across: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def _shifts(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Two shifts from -MARGIN to MARGIN for each random number."""
+    """Return two shifts from -MARGIN to MARGIN for each random number."""
     width = 2 * MARGIN + 1
     return _digit(numbers, 1, width) - MARGIN, _digit(numbers, width, width) - MARGIN
 
 
 def _digit(numbers: Tensor, place: int, base: int) -> Tensor:
-    """One digit of each non-negative number, in a base; `place` is what lies below it."""
+    """Return one digit of each non-negative number in a base; `place` is the digit's value, a power of bases."""
     return torch.div(numbers, place, rounding_mode="floor") % base
 
 

@@ -1,4 +1,4 @@
-"""A mixture of models, weighed by how likely they find records on which they were not trained.
+"""Mixtures of models, weighted by the likelihood of records on which they were not trained.
 
 A client's candidates are models that it trained alone, the server's model tuned to the client's records, the federated
 method's own personal model, the mean of the server's models over the rounds, and both the server's model and that mean
@@ -7,31 +7,31 @@ adjusted to the client's labels. Their class probabilities are mixed with weight
     sum over records i of log(sum over members m of w_m p_m(y_i | x_i))  +  PRIOR sum over members m of log(w_m)
 
 which is stacking (Wolpert 1992; Breiman 1996) for probabilities, with a prior that counts as PRIOR records for each
-member. Where what is shared drowns in noise, little of that prior is the federation's: its members keep the share that
-`trust` says, and the local model has the rest, so that clients lose nothing by noise that few records cannot tell from
-knowledge. A mixture beats choosing the best member because members err on different records; and because likelihoods of
-held-out records are what is maximised, a member that knows nothing loses its weight.
+member. Where noise drowns what is shared, the federation's members keep only the share `trust` of that prior, and the
+local model gets the rest: few records cannot tell noise from knowledge, and clients must not lose by it. A mixture
+beats choosing the best member because members err on different records; and because the likelihood of held-out records
+is maximised, a member that knows nothing loses its weight.
 
-No record is wasted: those of a client are dealt to FOLDS folds, and members are judged by models that were trained on
-all folds but one, each on the one that it has not seen. Then the local model is trained anew on all records, and the
-tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's models
-are judged on all records: under client-level privacy they have hardly seen any one client. The method's own personal
-model has been trained on all records, so that nothing at the client judges it fairly: it shares the place of what
-stands for it, the server's model tuned to other folds, and counts there as much as each of the FOLDS that were tuned,
-as far as the federation is trusted.
+All records are used: those of a client are dealt to FOLDS folds, and members are evaluated by models that were trained
+on all folds but one, each on the fold that it has not seen. Then the local model is trained anew on all records, and
+the tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's
+models are evaluated on all records: under client-level privacy they depend very little on any one client. The method's
+own personal model has been trained on all records, so the client has no held-out records to evaluate it. It therefore
+shares the weight of the tuned models: there it counts as much as each of the FOLDS tuned models, as far as the
+federation is trusted.
 
-In a mean over rounds the noise of single rounds cancels out, but it lags behind where training still moves on
+In a mean over rounds the noise of single rounds averages out, but the mean lags behind while training still progresses
 (`sordino.parts.averaging`): records decide how much it counts beside the last model.
 
 Adjusted means that class probabilities are multiplied by how often the client has each label: Bayes' rule, where
 clients differ in their labels alone and the server's model has met all labels alike (Saerens, Latinne and Decaestecker
-2002). Each label is counted as SMOOTHING records more than there are; a record is judged by the counts of the others.
+2002). SMOOTHING is added to the count of each label; a record is evaluated with the counts of the other records.
 
-A model that knows its few records by heart is too sure of the others. So each member's probabilities are first raised
+A model that has memorised its few records is overconfident on others. So each member's probabilities are first raised
 to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
-FOLDS, PRIOR, TRUSTED, CAUTION, SMOOTHING and what is mixed were chosen on a few runs; experiments/blend.toml says on
-which, what else was tried, and what came of it on runs that had no part in the choice.
+FOLDS, PRIOR, TRUSTED, CAUTION, SMOOTHING and the members were chosen on a few runs; experiments/blend.toml names them,
+lists what else was tried, and has the results of runs that had no part in the choice.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 
 MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted")
-"""What is mixed: models trained alone, the server's model tuned, the method's personal model, the mean of the server's
-models over the rounds, the server's model adjusted to the client's labels, and that mean adjusted to them."""
+"""Members of the mixture: models trained alone, the server's model tuned, the method's personal model, the mean of the
+server's models over the rounds, the server's model adjusted to the client's labels, and that mean adjusted to them."""
 LOCAL, TUNED, OWN, AVERAGED, ADJUSTED, AVERAGED_ADJUSTED = range(len(MEMBERS))
 FOLDS = 3
-"""Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
+"""Number of folds of a client's records: training without each of three costs twice what training on all does."""
 PRIOR = 1.0
-"""How many records the prior counts for each member: it keeps few records from deciding everything."""
-TRUSTED: dict[Unit, float] = {"client": 36.0, "record": 3600.0}
-"""How many parameters must have a signal as strong as the noise, for each unit of the root of the network's size, until
-the federation's members are trusted as much as the local one: the larger a network, the smaller the share of it that
-matters. Gradients of records agree far less with each other than updates of clients do."""
+"""Weight of the prior for each member, in records: it keeps few records from deciding everything."""
+TRUSTED: dict[Unit, float] = {Unit.CLIENT: 36.0, Unit.RECORD: 3600.0}
+"""Number of parameters with a signal as strong as the noise, divided by the square root of the network's size, from
+which the federation's members are trusted as much as the local one: the larger a network, the smaller the share of it
+that matters. Gradients of records agree far less with each other than updates of clients do."""
 CAUTION = 4.0
-"""How strongly a member's probabilities are kept as they are."""
+"""Strength of the penalty that keeps a member's probabilities unchanged (power one)."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
-"""To which probabilities may be raised."""
+"""Powers to which probabilities may be raised."""
 SMOOTHING = 3.0
-"""As how many records more than there are each label is counted: few records do not rule a label out."""
+"""Records added to the count of each label, so that few records do not rule a label out."""
 STEPS = 200
-"""Of expectation and maximisation: far more than the weights need."""
+"""Steps of expectation maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
 """Passes over the records after which local training stops, to save time: where 100 passes of the method `local` came
 to 72.1 %, 60 came to 71.6 (digits, 100 clients, 3 seeds)."""
 
 
 def folds(labels: np.ndarray, seed: int) -> np.ndarray:
-    """The fold of each record: random, but each label is spread over the folds as evenly as can be."""
+    """Return the fold of each record: random, with each label spread over the folds as evenly as possible."""
     mixed = np.random.default_rng(seed).permutation(len(labels))
     by_label = mixed[np.argsort(labels[mixed], kind="stable")]
     dealt = np.empty(len(labels), dtype=np.int64)
@@ -81,15 +81,20 @@ def folds(labels: np.ndarray, seed: int) -> np.ndarray:
 
 
 def trust_of(feasible: float, parameters: int, unit: Unit) -> float:
-    """How much of their prior the federation's members keep, from 0 to 1, where a budget that protects a `unit` leaves
-    `feasible` shared parameters a signal as strong as the noise, and the network has so many `parameters`: all of it is
-    public."""
+    """Return the share of their prior that the federation's members keep, from 0 to 1. It depends on public values
+    only.
+
+    Args:
+        feasible: Number of shared parameters that have a signal as strong as the noise at this budget.
+        parameters: Number of parameters of the network.
+        unit: What the budget protects.
+    """
     return min(1.0, feasible / math.sqrt(parameters) / TRUSTED[unit]) ** 2
 
 
 def priors(present: Tensor, trust: float) -> Tensor:
-    """How many records the prior counts for each member that is `present` (members): the federation's give to the local
-    one, where there is one, what they are not trusted with."""
+    """Return the weight of the prior for each member that is `present`, in records: what the federation's members are
+    not trusted with goes to the local one, if it is present."""
     found = PRIOR * present.double()
     given = found * (1 - trust) * present[LOCAL]
     given[LOCAL] = 0
@@ -99,10 +104,12 @@ def priors(present: Tensor, trust: float) -> Tensor:
 
 
 def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
-    """The members' weights from the log-likelihoods (records, members) of held-out records.
+    """Return the members' weights. The objective is concave, so that expectation maximisation finds its maximum.
 
-    `present` (members) says which members there are; the others get none. The objective is concave, and expectation and
-    maximisation climbs to its top.
+    Args:
+        likelihoods: Log-likelihoods (records, members) of held-out records.
+        present: Which members exist (members); the others get weight zero.
+        trust: Share of their prior that the federation's members keep.
     """
     mask, prior = present.double(), priors(present, trust)
     found = mask / mask.sum()
@@ -115,43 +122,49 @@ def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
 
 
 def counts_without_each(labels: Tensor, classes: int) -> Tensor:
-    """How often each label is there among a client's other records: (records, classes)."""
+    """Count the labels among a client's other records, for each record: (records, classes)."""
     return torch.bincount(labels, minlength=classes) - functional.one_hot(labels, classes)
 
 
 def frequencies(counts: Tensor) -> Tensor:
-    """How often a client has each label, smoothed and as logarithms, from how often it is there (..., classes)."""
+    """Return the logarithms of the smoothed frequencies of labels, from their counts (..., classes)."""
     return torch.log_softmax((counts + SMOOTHING).log(), dim=-1)
 
 
 def offsets(frequencies: Tensor) -> Tensor:
-    """What is added to the logarithms of each member's probabilities, (members, ..., classes): to those that are
-    adjusted the labels' `frequencies` (..., classes), to the others nothing."""
+    """Return what is added to the log-probabilities of each member, (members, ..., classes): the labels' `frequencies`
+    (..., classes) for adjusted members, zero for the others."""
     found = torch.zeros(len(MEMBERS), *frequencies.shape)
     found[[ADJUSTED, AVERAGED_ADJUSTED]] = frequencies
     return found
 
 
 def power(log_probabilities: Tensor, labels: Tensor, offsets: Tensor) -> float:
-    """To which power a member's probabilities (records, classes) of held-out records are best raised."""
+    """Return the best power of a member's probabilities (records, classes), by held-out records."""
 
     def worth(power: float) -> float:
-        found = sharpened(log_probabilities.double(), power, offsets).gather(1, labels.unsqueeze(1))
+        found = sharpen(log_probabilities.double(), power, offsets).gather(1, labels.unsqueeze(1))
         return float(found.sum()) - CAUTION * math.log(power) ** 2
 
     return max(POWERS, key=worth)
 
 
-def sharpened(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
-    """Class probabilities raised to powers, multiplied by exp(offsets) and scaled to sum to one, as logarithms."""
+def sharpen(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
+    """Raise class probabilities to powers, multiply them by exp(offsets) and normalise them; all as logarithms."""
     return torch.log_softmax(powers * log_probabilities + offsets, dim=-1)
 
 
 def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
-    """The logarithm of the mixed class probabilities: `log_probabilities` is (members, records, classes), `offsets` has
-    one row for each member and class."""
+    """Return the logarithm of the mixed class probabilities (records, classes).
+
+    Args:
+        log_probabilities: Those of each member (members, records, classes).
+        weights: Weight of each member.
+        powers: Power of each member.
+        offsets: Added for each member and class (members, classes).
+    """
     log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
-    said = sharpened(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
+    said = sharpen(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
     return torch.logsumexp(said + log_weights, dim=0)
 
 
@@ -159,7 +172,7 @@ class Blended(nn.Module):
     """A mixture of networks as one network, whose output is the logarithm of the mixed class probabilities."""
 
     def __init__(self, members: Sequence[nn.Module], weights: Tensor, powers: Tensor, offsets: Tensor) -> None:
-        """A network that is given several times is kept, and asked, once."""
+        """Build the mixture; a network that is given several times is stored, and evaluated, once."""
         super().__init__()
         self.members = nn.ModuleList(dict.fromkeys(members))
         self._places = [list(self.members).index(member) for member in members]

@@ -1,7 +1,7 @@
-"""Which clients are alike, and what clusters of them learn from each other (AdaDP-CFL, PACFL, CFL).
+"""Clusters of clients, and learning between clusters (AdaDP-CFL, PACFL, CFL).
 
-As published, a client is the span of the first left singular vectors of each class of its records, and two clients
-are as far apart as the smallest principal angle between their spans. Such vectors cannot be released privately:
+As published, a client is described by the span of the first left singular vectors of each class of its records, and two
+clients are as far apart as the smallest principal angle between their spans. Such vectors cannot be released privately:
 one record can turn them by 90 degrees (privacy.md, H13). Instead a client may release the second moments of records
 that are short after a public projection, and `moment_distances` are taken from the noisy matrices. They find groups
 under far more noise than the matrices' spans would, because they use the whole matrix and know how large the noise and
@@ -29,20 +29,22 @@ from sordino.privacy.budget.allowance import Outlook
 from sordino.util.plotting import pyplot
 
 ROUNDING = 1e-9
-"""Singular values and gaps smaller than this share of the largest are rounding."""
+"""Share of the largest below which singular values and gaps are taken for rounding errors."""
 
 
 def class_subspace(x: Tensor, y: Tensor, vectors: int) -> Tensor:
-    """An orthonormal basis (features, at most vectors x classes) of what a client's classes look like.
+    """Return an orthonormal basis (features, at most vectors x classes) of a client's classes.
 
     It spans the first `vectors` left singular vectors of each class's features x records matrix.
     """
     flat = x.reshape(len(x), -1).double()
-    return spanned(torch.cat([spanned(flat[y == label].T)[:, :vectors] for label in y.unique()], dim=1))
+    return orthonormal_basis(
+        torch.cat([orthonormal_basis(flat[y == label].T)[:, :vectors] for label in y.unique()], dim=1)
+    )
 
 
-def spanned(columns: Tensor) -> Tensor:
-    """An orthonormal basis of the span of some columns, the directions of the largest singular values first.
+def orthonormal_basis(columns: Tensor) -> Tensor:
+    """Return an orthonormal basis of the span of some columns, the directions of the largest singular values first.
 
     Not by QR: of columns that depend on each other it would keep arbitrary directions.
     """
@@ -51,10 +53,15 @@ def spanned(columns: Tensor) -> Tensor:
 
 
 def first_vectors(x: Tensor, chosen: Tensor, vectors: int, most: int) -> Tensor:
-    """The first `vectors` left singular vectors (features, vectors) of the features x records matrix of some records.
+    """Return the first left singular vectors (features, vectors) of the features x records matrix of some records.
 
-    `chosen` says which, of whom the first `most` are looked at; vectors that there are not are zero. Nothing but shapes
-    decides the way through, so that it can be run for many clients at once.
+    Control flow depends on shapes only, so that many clients can be computed at once under `vmap`.
+
+    Args:
+        x: All records of the client.
+        chosen: Which of them are used (records).
+        vectors: Number of vectors; missing ones are zero.
+        most: Largest number of chosen records that are used.
     """
     order = (~chosen).to(torch.int8).argsort(stable=True)[:most]
     columns = (x.reshape(len(x), -1)[order].double() * chosen[order].unsqueeze(1)).T
@@ -64,17 +71,17 @@ def first_vectors(x: Tensor, chosen: Tensor, vectors: int, most: int) -> Tensor:
 
 
 def directions(features: int, dimensions: int, random: Generator) -> Tensor:
-    """A public random orthonormal basis (features, dimensions); with fewer features, as many as there are."""
+    """Draw a public random orthonormal basis (features, dimensions); with fewer features, as many as there are."""
     drawn = torch.randn(features, min(dimensions, features), generator=random, dtype=torch.float64)
     return torch.linalg.qr(drawn).Q.float()
 
 
 def angles(subspaces: Sequence[Tensor]) -> np.ndarray:
-    """The smallest principal angle, in degrees, between each two spans of columns.
+    """Return the smallest principal angle, in degrees, between each two spans of columns.
 
     It is the arccos of the largest singular value of U_i^T U_j, where U are orthonormal bases of the spans.
     """
-    bases = [spanned(subspace.double()).numpy() for subspace in subspaces]
+    bases = [orthonormal_basis(subspace.double()).numpy() for subspace in subspaces]
     found = np.zeros((len(bases), len(bases)))
     for i, mine in enumerate(bases):
         for j, other in enumerate(bases[:i]):
@@ -85,7 +92,7 @@ def angles(subspaces: Sequence[Tensor]) -> np.ndarray:
 
 
 def moment_distances(matrices: Sequence[Tensor] | Tensor, noise: float | Tensor) -> np.ndarray:
-    """How far apart noisy second moments are, in units of what noise and the draw of records alone explain.
+    """Return distances between noisy second moments, in units of what noise and the draw of records alone explain.
 
     The Frobenius distance of the matrices divided by their traces, over the root of its expected square for two
     clients of one distribution: k^2 noise^2/trace^2 for the noise and at most 1/trace for the records, of each
@@ -104,7 +111,7 @@ def moment_distances(matrices: Sequence[Tensor] | Tensor, noise: float | Tensor)
 
 
 def moment_threshold(dimensions: int) -> float:
-    """Where `moment_distances` of k x k matrices are cut: 1 + 2.4/k.
+    """Return the distance at which `moment_distances` of k x k matrices are cut: 1 + 2.4/k.
 
     Noise in k^2/2 free entries makes the distance of two alike clients 1 with a deviation of about 1/k.
     """
@@ -112,7 +119,8 @@ def moment_threshold(dimensions: int) -> float:
 
 
 def noise_that_shows(records: float, dimensions: int, gap: float) -> float:
-    """The largest deviation of noise with which two clients of so many records that are `gap` apart are told apart.
+    """Return the largest standard deviation of noise with which two clients of `records` records each, `gap` apart, are
+    told apart.
 
     `gap` is the Frobenius distance of their second moments at trace one, without chance. By chance the square of the
     distance is 2 c with c = (k noise/records)^2 + 1/records, so that `moment_distances` gives sqrt(1 + gap^2/(2 c)) in
@@ -124,23 +132,23 @@ def noise_that_shows(records: float, dimensions: int, gap: float) -> float:
 
 
 def clusters(matrix: np.ndarray, threshold: float | None = None) -> np.ndarray:
-    """The cluster of each client, numbered from 0 in the order of their first members.
+    """Return the cluster of each client, numbered from 0 in the order of their first members.
 
     Average linkage joins clients and clusters until none are within `threshold`, in the units of `matrix`. Without
     a threshold it is the middle of the largest gap between the distances of successive joins.
     """
     if len(matrix) == 1:
         return np.zeros(1, dtype=np.int64)
-    joins = linked(matrix)
+    joins = average_linkage(matrix)
     found = fcluster(joins, widest_gap(joins[:, 2]) if threshold is None else threshold, criterion="distance")
     _, first, place = np.unique(found, return_index=True, return_inverse=True)
     return first.argsort().argsort()[place]
 
 
 def of_all(matrix: np.ndarray, threshold: float | None, who: Sequence[int], clients: int) -> tuple[Tensor, Tensor]:
-    """The distances between all clients, and the cluster of each, from the `matrix` of those who answered.
+    """Return the distances between all `clients` and the cluster of each, from the `matrix` of those who answered.
 
-    Whoever did not answer is in the first cluster, at no distance from anybody.
+    A client that did not answer is in the first cluster, at distance zero from all.
     """
     distances, found = torch.zeros(clients, clients), torch.zeros(clients, dtype=torch.int64)
     places = torch.as_tensor(list(who))
@@ -149,8 +157,9 @@ def of_all(matrix: np.ndarray, threshold: float | None, who: Sequence[int], clie
     return distances, found
 
 
-def halves(updates: Tensor) -> Tensor:
-    """At least two clients parted into two groups whose updates point apart most: true for the group without the first.
+def split_in_two(updates: Tensor) -> Tensor:
+    """Split at least two clients into the two groups whose updates point apart most; true for the group without the
+    first client.
 
     Complete linkage by cosines joins clients until two groups are left (CFL's bipartition).
     """
@@ -161,13 +170,13 @@ def halves(updates: Tensor) -> Tensor:
     return found != found[0]
 
 
-def linked(matrix: np.ndarray) -> np.ndarray:
-    """scipy's table of joins by average linkage."""
+def average_linkage(matrix: np.ndarray) -> np.ndarray:
+    """Return scipy's table of joins by average linkage."""
     return linkage(squareform(matrix, checks=False), method="average")
 
 
 def widest_gap(heights: np.ndarray) -> float:
-    """The middle of the largest gap between ascending heights; the last of them if all are equal."""
+    """Return the middle of the largest gap between ascending heights; the last of them if all are equal."""
     gaps = np.diff(heights)
     if len(gaps) == 0 or gaps.max() <= ROUNDING * heights[-1]:
         return float(heights[-1])
@@ -176,7 +185,7 @@ def widest_gap(heights: np.ndarray) -> float:
 
 
 def proximal(models: Tensor, weight: float, steps: int = 10, rate: float = 0.01, momentum: float = 0.5) -> Tensor:
-    """Cluster models (K, d) after each has learned from the others (Eq. 4.4 to 4.6).
+    """Return the cluster models (K, d) after each has learned from the others (Eq. 4.4 to 4.6).
 
     Each row G_s takes `steps` steps of SGD from itself on |w - G_s|^2 + weight sum_j lambda_sj |w - G_j|^2, where the
     G are the models before the step and lambda_sj = max(cos(G_s, G_j), 0), divided by its sum over j != s. The
@@ -194,19 +203,18 @@ def proximal(models: Tensor, weight: float, steps: int = 10, rate: float = 0.01,
 
 
 def relations(models: Tensor) -> Tensor:
-    """lambda_sj: the positive cosines between models, each row divided by its sum; a model has none with itself."""
+    """Return lambda_sj: the positive cosines between models, each row divided by its sum, zero on the diagonal."""
     unit = models / torch.linalg.vector_norm(models, dim=1, keepdim=True).clamp(min=1e-12)
     alike = (unit @ unit.T).clamp(min=0).fill_diagonal_(0)
     return alike / alike.sum(1, keepdim=True).clamp(min=1e-12)
 
 
 def draw(matrix: np.ndarray, labels: np.ndarray, path: Path, unit: str = "angle in degrees") -> None:
-    """Draw how clients were joined, with the cut, beside the matrix in the same order; of one client there is nothing
-    to draw."""
+    """Draw the dendrogram of clients with its cut, beside the matrix in the same order; nothing for one client."""
     if len(matrix) < 2:
         return
     drawing = pyplot()
-    joins = linked(matrix)
+    joins = average_linkage(matrix)
     inner = len(matrix) - int(labels.max()) - 1  # so many joins are within clusters
     heights = np.concatenate([[0.0], joins[:, 2], [1.05 * joins[-1, 2]]])
     cut = (heights[inner] + heights[inner + 1]) / 2
@@ -241,9 +249,9 @@ def check_count(clusters: int, clients: int) -> None:
 
 
 def starts(model: Tensor, count: int, layout: Layout, random: Generator) -> Tensor:
-    """So many models to start from, one row each: `model`, then its entries shuffled within each tensor.
+    """Return `count` models to start from, one row each: `model`, then its entries shuffled within each tensor.
 
-    What is shuffled has the distribution of the initialisation, and tensors that start constant stay so.
+    Shuffling keeps the distribution of the initialisation, and tensors that start constant.
     """
     rows = [model]
     for _ in range(count - 1):
@@ -253,7 +261,7 @@ def starts(model: Tensor, count: int, layout: Layout, random: Generator) -> Tens
 
 
 def least_loss(models: Tensor, data: Records) -> tuple[Tensor, Tensor]:
-    """The row of `models` whose mean loss on the client's training records is least, and its number."""
+    """Return the row of `models` with the smallest mean loss on the client's training records, and its number."""
     losses = [(cross_entropies(data.logits(model), data.y) * data.weight).sum() for model in models]
     chosen = torch.stack(losses).argmin()
     return models.index_select(0, chosen.unsqueeze(0)).squeeze(0), chosen
@@ -264,8 +272,8 @@ MOST = 0.5
 
 
 def affordable_share(outlook: Outlook, records: int, dimensions: int, gap: float) -> tuple[float, str]:
-    """The share of epsilon with which clients of so many training records that are `gap` apart are told apart, 0 if it
-    takes too much; and a sentence on it."""
+    """Return the share of epsilon that tells clients of `records` training records, `gap` apart, from each other, and a
+    sentence on it; 0 if it takes too much."""
     noise = noise_that_shows(records, dimensions, gap)
     alike = f"clients with {records} training records whose second moments differ by {gap:g}"
     if not math.isfinite(outlook.epsilon):

@@ -1,4 +1,4 @@
-"""PAC-DP's curve from a privacy budget to a clipping threshold, and how the threshold falls over the rounds.
+"""PAC-DP's curve from a privacy budget to a clipping threshold, and the decay of the threshold over the rounds.
 
 The points (epsilon, best C) come from simulations on public data. Unlike the paper's, a curve is not extrapolated:
 the published quadratic for MNIST is negative from epsilon 2.30.
@@ -23,7 +23,7 @@ from sordino.util.plotting import pyplot
 Point = tuple[float, float]
 """A budget epsilon and the threshold that was best with it."""
 KINDS = {"quadratic": 3, "power": 2, "piecewise": 2}
-"""The kinds of curve, and how many different epsilons each needs."""
+"""Kinds of curve, and the number of different epsilons that each needs."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Curve:
     kind: str
     """`quadratic`, `power` or `piecewise` (linear between knots)."""
     coefficients: tuple[float, ...]
-    """Of a quadratic a e^2 + b e + c: a, b, c. Of a power law a e^b: a, b. Of a piecewise curve: all knots' epsilons,
-    then their C."""
+    """Quadratic a e^2 + b e + c: a, b, c. Power law a e^b: a, b. Piecewise curve: the epsilons of all knots, then their
+    C."""
     low: float
     """The smallest epsilon it was fitted to."""
     high: float
@@ -58,7 +58,7 @@ class Curve:
                 f"The clipping curve is known for epsilon from {self.low:g} to {self.high:g}, not for {epsilon:g}: "
                 "choose a budget within, or fit a curve that reaches it (`sordino curve fit`)."
             )
-        value = float(evaluated(self.kind, self.coefficients, np.array(epsilon)))
+        value = float(evaluate(self.kind, self.coefficients, np.array(epsilon)))
         if not value > 0:
             raise UserError(
                 f"The clipping curve gives C = {value:.3g} at epsilon {epsilon:g}, and a threshold must be above 0: "
@@ -75,8 +75,8 @@ PUBLISHED = {
 uses, and MNIST's ends before the curve is negative."""
 
 
-def evaluated(kind: str, coefficients: Sequence[float], epsilons: np.ndarray) -> np.ndarray:
-    """The values of a curve, not held to anything; a piecewise one is level beyond its knots."""
+def evaluate(kind: str, coefficients: Sequence[float], epsilons: np.ndarray) -> np.ndarray:
+    """Return the values of a curve without its limits; a piecewise curve is constant beyond its knots."""
     if kind == "quadratic":
         return np.polyval(coefficients, epsilons)
     if kind == "power":
@@ -86,18 +86,18 @@ def evaluated(kind: str, coefficients: Sequence[float], epsilons: np.ndarray) ->
     return np.interp(epsilons, coefficients[:half], coefficients[half:])
 
 
-def filtered(points: Sequence[Point], neighbours: int = 5) -> list[Point]:
-    """The points, in the order of epsilon, without those whose C is far off that of their neighbours.
+def drop_outliers(points: Sequence[Point], neighbours: int = 5) -> list[Point]:
+    """Return the points, in the order of epsilon, without outliers.
 
-    What counts is by how much a point's log C leaves the trend, the Theil-Sen line in log epsilon. Its neighbours are
-    the `neighbours` points nearest to it in the order of epsilon, itself included; it goes if it lies more than 1.5
+    A point is compared with the `neighbours` points nearest to it in the order of epsilon, itself included, by the
+    distance of log C from the trend (the Theil-Sen line in log epsilon). It is an outlier if it lies more than 1.5
     interquartile ranges below their first or above their third quartile. The range counts as at least the smallest
-    step between different log C: one step of the grid of thresholds is no outlier. With fewer points none goes.
+    step between different log C: one step of the grid of thresholds is no outlier. With fewer points none is dropped.
     """
     from scipy.stats import theilslopes  # takes longer to load than most commands take; few ever fit a curve
 
     ordered = sorted(points)
-    if len(ordered) < neighbours or different(points) == 1:
+    if len(ordered) < neighbours or count_epsilons(points) == 1:
         return ordered
     epsilons, clips = np.log(ordered).T
     step = np.diff(np.unique(clips)).min(initial=np.inf)
@@ -113,14 +113,16 @@ def filtered(points: Sequence[Point], neighbours: int = 5) -> list[Point]:
 
 
 def fit(points: Sequence[Point], kind: str | None = None, monotone: bool = False) -> Curve:
-    """The curve through some points, held to their range of epsilon and of C.
+    """Fit a curve to points, limited to their range of epsilon and of C.
 
-    Without a kind, the one with the least error on points left out of the fit, one at a time. If `monotone`, C never
+    Without a kind, the one with the smallest leave-one-out error is taken. If `monotone`, C never
     falls as epsilon grows: the points are first made so by isotonic regression, and of the quadratics that do not
     fall between the first and the last epsilon the nearest is taken.
     """
     check(points, kind)
-    tried = [kind] if kind else [name for name, least in KINDS.items() if different(points) > least] or ["piecewise"]
+    tried = (
+        [kind] if kind else [name for name, least in KINDS.items() if count_epsilons(points) > least] or ["piecewise"]
+    )
     errors = {name: left_out_error(points, name, monotone) for name in tried}
     best = min(errors, key=lambda name: errors[name])
     epsilons, clips = (np.array(column) for column in zip(*sorted(points), strict=True))
@@ -146,45 +148,45 @@ def check(points: Sequence[Point], kind: str | None) -> None:
     if any(not (0 < number < math.inf) for point in points for number in point):
         raise UserError("A curve is fitted to budgets and thresholds that are above 0 and finite.")
     least = KINDS[kind] if kind else min(KINDS.values())
-    if different(points) < least:
+    if count_epsilons(points) < least:
         raise UserError(
             f"A {kind or 'curve'} needs points at {least} or more different epsilons, but there are "
-            f"{different(points)}: try more budgets."
+            f"{count_epsilons(points)}: try more budgets."
         )
 
 
-def different(points: Sequence[Point]) -> int:
-    """How many different epsilons there are."""
+def count_epsilons(points: Sequence[Point]) -> int:
+    """Count the different epsilons."""
     return len({epsilon for epsilon, _ in points})
 
 
 def left_out_error(points: Sequence[Point], kind: str, monotone: bool) -> float:
-    """The mean squared error in log C at points left out, one epsilon at a time; infinite if too few remain.
+    """Return the mean squared leave-one-out error in log C, one epsilon at a time; infinite if too few remain.
 
-    In logarithms, because thresholds are chosen on a scale of factors. The first and the last epsilon stay in: what
-    a curve says beyond its points is never used.
+    In logarithms, because thresholds are chosen on a scale of factors. The first and the last epsilon are never left
+    out: a curve is not used beyond its points.
     """
     ordered = sorted({epsilon for epsilon, _ in points})
     errors = []
     for left_out in ordered[1:-1]:
         others = [point for point in points if point[0] != left_out]
-        if different(others) < KINDS[kind]:
+        if count_epsilons(others) < KINDS[kind]:
             return math.inf
-        said = float(evaluated(kind, coefficients_of(others, kind, monotone), np.array(left_out)))
+        said = float(evaluate(kind, coefficients_of(others, kind, monotone), np.array(left_out)))
         said = max(said, 1e-3 * min(clip for _, clip in others))  # a negative C has no logarithm and counts as tiny
         errors += [math.log(said / clip) ** 2 for epsilon, clip in points if epsilon == left_out]
     return sum(errors) / len(errors) if errors else math.inf
 
 
 def coefficients_of(points: Sequence[Point], kind: str, monotone: bool) -> tuple[float, ...]:
-    """The coefficients of the curve of one kind through some points, by least squares."""
+    """Fit the coefficients of a curve of one kind by least squares."""
     from sklearn.isotonic import IsotonicRegression
 
     epsilons, clips = (np.array(column, dtype=float) for column in zip(*sorted(points), strict=True))
     if monotone:
         clips = IsotonicRegression().fit_transform(epsilons, clips)
     if kind == "quadratic":
-        found = rising(epsilons, clips) if monotone else np.polyfit(epsilons, clips, 2)
+        found = fit_rising_quadratic(epsilons, clips) if monotone else np.polyfit(epsilons, clips, 2)
     elif kind == "power":
         slope, start = np.polyfit(np.log(epsilons), np.log(clips), 1)
         found = np.array([np.exp(start), slope])
@@ -194,8 +196,8 @@ def coefficients_of(points: Sequence[Point], kind: str, monotone: bool) -> tuple
     return tuple(float(number) for number in found)
 
 
-def rising(epsilons: np.ndarray, clips: np.ndarray) -> np.ndarray:
-    """The least-squares quadratic that does not fall between the first and the last epsilon.
+def fit_rising_quadratic(epsilons: np.ndarray, clips: np.ndarray) -> np.ndarray:
+    """Fit the least-squares quadratic that does not fall between the first and the last epsilon.
 
     A quadratic is, up to a constant, a combination of one that is level at the first epsilon and one that is level
     at the last; it does not fall between them exactly if both coefficients are at least 0.
@@ -207,9 +209,9 @@ def rising(epsilons: np.ndarray, clips: np.ndarray) -> np.ndarray:
 
 
 def plateau_then_cosine(t: int, rounds: int, plateau: float = 0.6, floor: float = 0.1) -> float:
-    """What the threshold of round t = 0, 1, ... is multiplied with: lambda(t).
+    """Return the factor lambda(t) of the threshold in round t = 0, 1, ....
 
-    1 before round T_s = floor(plateau rounds); from there half a cosine that would reach `floor` in round `rounds`.
+    It is 1 before round T_s = floor(plateau rounds), then half a cosine that would reach `floor` in round `rounds`.
     """
     start = math.floor(plateau * rounds)
     if t < start:
@@ -224,37 +226,37 @@ def save(curve: Curve, path: Path) -> None:
 
 
 def curve_called(name: str) -> Curve:
-    """A published curve by its name, one that is written out as JSON, or else that of a file."""
+    """Return the curve that `name` stands for: a published one, one written out as JSON, or else that of a file."""
     if name in PUBLISHED:
         return PUBLISHED[name]
-    return load_curve(Path(name)) if is_file(name) else _parsed(name, "What is given as the curve")
+    return load_curve(Path(name)) if is_file(name) else _parse(name, "The given curve")
 
 
 def is_file(name: str) -> bool:
-    """Whether a curve called so lies in a file."""
+    """Whether `name` stands for a file."""
     return name not in PUBLISHED and not name.startswith("{")
 
 
 def load_curve(path: Path) -> Curve:
-    """The curve of a file that `save` wrote."""
+    """Read a curve that `save` wrote."""
     try:
         content = read_file(path)
     except OSError as error:
         raise UserError(f"The curve {path} cannot be read ({error.strerror}); fit one: `sordino curve fit`.") from error
-    return _parsed(content, str(path))
+    return _parse(content, str(path))
 
 
-def _parsed(content: str | bytes, whose: str) -> Curve:
+def _parse(content: str | bytes, whose: str) -> Curve:
     try:
-        return restored(json.loads(content))
+        return curve_from_json(json.loads(content))
     except RecursionError as error:
         raise UserError(f"{whose} is not a curve of `sordino curve fit`: it is nested too deeply.") from error
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise UserError(f"{whose} is not a curve of `sordino curve fit`: {error}.") from error
 
 
-def restored(stored: Mapping[str, Any]) -> Curve:
-    """A curve from what JSON keeps of it; a ValueError, TypeError or KeyError if it is none."""
+def curve_from_json(stored: Mapping[str, Any]) -> Curve:
+    """Return a curve from its JSON; raise a ValueError, TypeError or KeyError if it is none."""
     kind, coefficients = stored["kind"], tuple(float(number) for number in stored["coefficients"])
     if kind not in KINDS:
         raise ValueError(f"the kind {kind!r} is unknown")
@@ -270,11 +272,11 @@ def restored(stored: Mapping[str, Any]) -> Curve:
 
 
 def draw(curve: Curve, points: Sequence[Point], path: Path) -> None:
-    """Draw a curve over its range, and the points, those it was fitted to filled."""
+    """Draw a curve over its range, and points; those that it was fitted to are filled."""
     drawing = pyplot()
     figure, axis = drawing.subplots(figsize=(7, 4.5), layout="constrained")
     epsilons = np.geomspace(curve.low, curve.high, 300)
-    values = evaluated(curve.kind, curve.coefficients, epsilons)
+    values = evaluate(curve.kind, curve.coefficients, epsilons)
     held = np.where(values > 0, values.clip(curve.clip_low, curve.clip_high), np.nan)
     axis.plot(epsilons, held, label=f"{curve.kind} curve")
     used = {tuple(point) for point in curve.provenance.get("points", [])}

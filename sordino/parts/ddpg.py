@@ -40,7 +40,7 @@ class Ddpg:
     """Adam's learning rate of the critic. Released code: 1e-3, with which a bandit's 500 transitions teach it nothing:
     the actor then follows it to an end of the range, where tanh is flat and nothing brings it back."""
     soft: float = 0.001
-    """How far the target networks move towards the others at each step. Released code: .001."""
+    """Share of the way that the target networks move towards the others at each step. Released code: .001."""
     memory: int = 500
     """Transitions kept; a new one then replaces the oldest."""
     batch: int = 16
@@ -53,7 +53,7 @@ class Ddpg:
     """Sigma of the Ornstein-Uhlenbeck exploration noise."""
 
     def begin(self, random: Generator) -> State:
-        """A new agent."""
+        """Return the state of a new agent."""
         actor, critic = (initial(widths, random) for widths in (self._actor, self._critic))
         return {
             "actor": actor,
@@ -69,7 +69,7 @@ class Ddpg:
         }
 
     def act(self, state: State, observation: Tensor, random: Generator) -> tuple[float, State]:
-        """An action in [-1, 1], with exploration, and the state that follows."""
+        """Return an action in [-1, 1], with exploration noise, and the next state."""
         draw = float(torch.randn((), generator=random))
         noise = state["noise"] * (1 - self.pull) + self.spread * draw
         if state["acted"] < self.warm:
@@ -79,13 +79,13 @@ class Ddpg:
         return action, {**state, "noise": noise, "acted": state["acted"] + 1}
 
     def mean_action(self, state: State, observation: Tensor) -> float:
-        """The policy's action, without exploration."""
+        """Return the policy's action, without exploration noise."""
         return float(self.policy(state["actor"], observation.unsqueeze(0)))
 
     def remember(
         self, state: State, before: Tensor, action: float, reward: float, after: Tensor, random: Generator
     ) -> State:
-        """The state with one more transition, after a step of learning."""
+        """Return the state with one more transition, after learning from a sample of the memory."""
         transitions = state["transitions"].clone()
         transitions[state["stored"] % self.memory] = torch.cat([before, torch.tensor([action, reward]), after])
         state = {**state, "transitions": transitions, "stored": state["stored"] + 1}
@@ -94,22 +94,22 @@ class Ddpg:
         return state
 
     def sampled(self, state: State, random: Generator) -> Tensor:
-        """Some of the stored transitions, none twice."""
+        """Return a random sample of the stored transitions, none twice."""
         kept = min(state["stored"], self.memory)
         size = self.batch if kept >= self.batch else min(2, kept)
         return state["transitions"][torch.randperm(kept, generator=random)[:size]]
 
     def updated(self, state: State, rows: Tensor) -> State:
-        """The state after one step of the critic, one of the actor, and one of their targets, on some transitions."""
+        """Return the state after one step of the critic, the actor and their targets on some transitions."""
         before, action, reward, after = rows.split([self.observations, 1, 1, self.observations], dim=1)
         target = self.target(state, reward.squeeze(1), after)
-        critic, critic_memory = stepped(
+        critic, critic_memory = adam_step(
             state["critic"],
             gradient(state["critic"], lambda flat: self.critic_loss(flat, before, action.squeeze(1), target)),
             state["critic_memory"],
             self.critic_rate,
         )
-        actor, actor_memory = stepped(
+        actor, actor_memory = adam_step(
             state["actor"],
             gradient(state["actor"], lambda flat: self.actor_loss(flat, critic, before)),
             state["actor_memory"],
@@ -126,7 +126,7 @@ class Ddpg:
         }
 
     def target(self, state: State, reward: Tensor, after: Tensor) -> Tensor:
-        """What the critic should say: y = r + discount Q'(s', mu'(s'))."""
+        """Return the critic's target: y = r + discount Q'(s', mu'(s'))."""
         following = self.policy(state["actor_target"], after)
         return reward + self.discount * self.value(state["critic_target"], after, following)
 
@@ -139,11 +139,11 @@ class Ddpg:
         return -self.value(critic, before, self.policy(actor, before)).mean()
 
     def policy(self, actor: Tensor, observations: Tensor) -> Tensor:
-        """The action in each state, in [-1, 1]."""
+        """Return the action for each observation, in [-1, 1]."""
         return dense(actor, self._actor, observations).tanh().squeeze(1)
 
     def value(self, critic: Tensor, observations: Tensor, action: Tensor) -> Tensor:
-        """The critic's value of each action in its state."""
+        """Return the critic's value of each action for its observation."""
         return dense(critic, self._critic, torch.cat([observations, action.unsqueeze(1)], dim=1)).squeeze(1)
 
     @property
@@ -156,20 +156,20 @@ class Ddpg:
 
 
 def threshold(action: float, low: float, high: float) -> float:
-    """The clipping threshold that an action in [-1, 1] stands for: low (high/low)^((action + 1)/2)."""
+    """Return the clipping threshold of an action in [-1, 1]: low (high/low)^((action + 1)/2)."""
     return low * (high / low) ** ((action + 1) / 2)
 
 
 def dense(flat: Tensor, widths: list[int], x: Tensor) -> Tensor:
-    """A network of affine layers of these widths with tanh between them, as a function of its flat parameters."""
-    weights, biases = parted(flat, widths)
+    """Evaluate a network of affine layers of these widths, with tanh between them, at its flat parameters."""
+    weights, biases = split_layers(flat, widths)
     for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         x = torch.addmm(bias, x.tanh() if place else x, weight.T)
     return x
 
 
-def parted(flat: Tensor, widths: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """The weight matrices and biases of `dense`, which lie in turns in the flat vector."""
+def split_layers(flat: Tensor, widths: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """Split the flat parameters of `dense` into weight matrices and biases, which alternate."""
     sizes = [size for before, after in pairwise(widths) for size in (before * after, after)]
     pieces = flat.split(sizes)
     matrices = [piece.view(after, -1) for piece, after in zip(pieces[::2], widths[1:], strict=True)]
@@ -177,7 +177,7 @@ def parted(flat: Tensor, widths: list[int]) -> tuple[list[Tensor], list[Tensor]]
 
 
 def initial(widths: list[int], random: Generator) -> Tensor:
-    """New flat parameters of `dense`: uniform within 1/sqrt(inputs) of zero, as torch's linear layers."""
+    """Draw flat parameters of `dense`: uniform within 1/sqrt(inputs) of zero, as torch's linear layers."""
     pieces = []
     for before, after in pairwise(widths):
         drawn = 2 * torch.rand(before * after + after, generator=random) - 1
@@ -186,12 +186,12 @@ def initial(widths: list[int], random: Generator) -> Tensor:
 
 
 def blank(flat: Tensor) -> dict[str, Tensor]:
-    """Adam's memory before the first step."""
+    """Return Adam's memory before the first step."""
     return {"first": torch.zeros_like(flat), "second": torch.zeros_like(flat), "count": torch.zeros(())}
 
 
-def stepped(flat: Tensor, slope: Tensor, memory: dict[str, Tensor], rate: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """The parameters and Adam's memory after one step; what was given stays as it is."""
+def adam_step(flat: Tensor, slope: Tensor, memory: dict[str, Tensor], rate: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return parameters and Adam's memory after one step; the arguments are not changed."""
     flat, memory = flat.clone(), {name: kept.clone() for name, kept in memory.items()}
     adam(flat, slope, (memory["first"], memory["second"], memory["count"]), rate)
     return flat, memory

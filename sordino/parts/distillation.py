@@ -1,7 +1,7 @@
-"""Knowledge distillation, classic and decoupled (Zhao et al., CVPR 2022), one loss for each record.
+"""Knowledge distillation, classic and decoupled (Zhao et al., CVPR 2022): one loss for each record.
 
-Both are divergences as they stand. Where the temperature T is high, their gradients are about 1/T^2 of what they are at
-temperature one; whoever wants that made up for multiplies by T^2.
+The losses are divergences, not multiplied by the square of the temperature T. At a high T their gradients are about
+1/T^2 of those at temperature one; a method that wants to compensate multiplies by T^2.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def classic(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL(teacher || student) of the softened class probabilities (Eq. 5's left side)."""
+def classic_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Return KL(teacher || student) of the softened class probabilities (left side of Eq. 5), from logits."""
     log_student = functional.log_softmax(student / temperature, dim=-1)
     log_teacher = functional.log_softmax(teacher / temperature, dim=-1)
     return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1)
 
 
-def decoupled(student: Tensor, teacher: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """The target-class and the non-target-class part: TCKD and NCKD (Eq. 6, 7).
+def decoupled_losses(student: Tensor, teacher: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the target-class and the non-target-class part of the loss: TCKD and NCKD (Eq. 6, 7), from logits.
 
-    KL of (target, all others), and KL among the others alone. TCKD + (1 - p_target) NCKD, with the teacher's p_target,
-    is `classic`.
+    TCKD is the KL of (target, all others), NCKD the KL among the others alone. TCKD + (1 - p_target) NCKD, with the
+    teacher's p_target, is `classic`.
     """
     classes = torch.arange(student.shape[-1], device=student.device)
     is_target = target.unsqueeze(-1) == classes
@@ -34,9 +34,9 @@ def decoupled(student: Tensor, teacher: Tensor, target: Tensor, temperature: flo
 
 
 def _split(logits: Tensor, is_target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the target class, of all others together, and of each other class among the others.
+    """Return log-probabilities of the target class, of all others together, and of each class among the others.
 
-    The last are zero at the target itself, before anything is made of them: its exponential may be infinite.
+    The last are set to zero at the target itself, where the exponential may be infinite.
     """
     whole = logits.logsumexp(dim=-1)
     # A large finite number, not infinity: its gradient is zero and not NaN.

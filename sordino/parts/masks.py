@@ -1,4 +1,4 @@
-"""Masks that say which parameters are a client's own."""
+"""Masks of personal parameters: those that a client keeps to itself."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 
 PersonalLayers = Annotated[int, Field(ge=0, le=1000)]
-"""How many of a network's last layers are personal."""
+"""Number of a network's last layers that are personal."""
 
 
 @runtime_checkable
 class PersonalHead(Protocol):
-    """A method whose clients keep the network's last layers: what they share follows from the network alone."""
+    """A method whose clients keep the network's last layers to themselves."""
 
     @property
     def personal_layers(self) -> int:
-        """How many of the last layers are personal."""
+        """Number of the last layers that are personal."""
 
 
 def check_head(method: object, layout: Layout) -> None:
@@ -35,9 +35,10 @@ def check_head(method: object, layout: Layout) -> None:
 
 
 def body(layout: Layout, personal: int) -> Tensor:
-    """A 0/1 mask of what is shared: all but the last `personal` layers (a module's weight and bias are one).
+    """Return the 0/1 mask of shared parameters: all but the last `personal` layers. A layer is a module's weight and
+    bias.
 
-    The network's first tensor is always shared, for something must be: of a network with one layer the bias is
+    The network's first tensor is always shared, because something must be: in a network of one layer, only the bias is
     personal.
     """
     shared = torch.ones(layout.size)
@@ -46,12 +47,18 @@ def body(layout: Layout, personal: int) -> Tensor:
     return shared
 
 
-def grown(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]) -> Tensor:
-    """A 0/1 mask grown to `counts[l]` personal parameters in each layer.
+def grow_mask(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]) -> Tensor:
+    """Return a 0/1 mask with `counts[l]` personal parameters in each layer l.
 
-    What is personal stays so; of the others, those that changed most become personal. Changes are rounded to steps of
-    1.1 percent (64 to a factor of two), and of equals the first are taken: rounding should hardly ever decide, or
-    stacked clients would grow other masks than single ones.
+    Personal parameters stay personal; those of the others that changed most join them. Changes are compared in steps of
+    1.1 percent (64 to a factor of two), and of equal ones the first win: otherwise floating-point rounding would give
+    stacked clients other masks than single ones.
+
+    Args:
+        personal: The 0/1 mask so far.
+        change: Change of each parameter.
+        counts: Number of personal parameters of each layer.
+        layers: Number of parameters of each layer.
     """
     pieces = []
     for mine, moved, count in zip(personal.split(layers), change.split(layers), counts, strict=True):
@@ -68,12 +75,13 @@ def grown(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]
 
 
 def schedule(share: float, done: int, rounds: int, layers: list[int]) -> list[int]:
-    """How many parameters of each layer are personal after `done` of `rounds` rounds: floor(share d_l done/T)."""
+    """Return the number of personal parameters of each layer after `done` of `rounds` rounds: floor(share d_l
+    done/T)."""
     return [int(share * size * done / rounds) for size in layers]
 
 
-def scaled(information: Tensor, layout: Layout) -> Tensor:
-    """Each tensor's values brought to [0, 1] (FedDPA's Eq. 5); a constant tensor becomes zero."""
+def scale_to_unit(information: Tensor, layout: Layout) -> Tensor:
+    """Scale each tensor's values to [0, 1] (FedDPA's Eq. 5); a constant tensor becomes zero."""
     pieces = []
     for piece in layout.tensors(information):
         low, high = piece.min(), piece.max()

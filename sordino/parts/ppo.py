@@ -31,7 +31,7 @@ class Ppo:
     trace: float = 0.95
     """Lambda of generalized advantage estimation."""
     clip: float = 0.2
-    """How far the probability ratio may leave 1."""
+    """Largest distance of the probability ratio from 1 that is rewarded."""
     epochs: int = 10
     """Passes over the replay in an update: the paper's M."""
     replay: int = 10
@@ -42,7 +42,7 @@ class Ppo:
     """Learning rate of the critic: the released demonstration's."""
 
     def begin(self, random: Generator) -> State:
-        """A new agent."""
+        """Return the state of a new agent."""
         seed = int(torch.randint(0, 2**31, (1,), generator=random))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -58,7 +58,7 @@ class Ppo:
         return state
 
     def act(self, state: State, observation: Tensor, random: Generator) -> tuple[float, float]:
-        """An action in (0, 1) drawn from the policy, and its log-density."""
+        """Draw an action in (0, 1) from the policy; return it and its log-density."""
         policy = self.policy(state["actor"], observation.unsqueeze(0))
         one = torch._standard_gamma(policy.concentration1, generator=random)
         other = torch._standard_gamma(policy.concentration0, generator=random)
@@ -66,19 +66,19 @@ class Ppo:
         return float(action), float(policy.log_prob(action))
 
     def mean_action(self, state: State, observation: Tensor) -> float:
-        """The policy's mean."""
+        """Return the policy's mean."""
         return float(self.policy(state["actor"], observation.unsqueeze(0)).mean)
 
     def remember(
         self, state: State, before: Tensor, action: float, log_density: float, reward: float, after: Tensor
     ) -> State:
-        """The state with one more transition; an update follows when the replay is full."""
+        """Return the state with one more transition, updated if the replay is full."""
         row = torch.cat([before, torch.tensor([action, log_density, reward]), after])
         state = {**state, "transitions": torch.cat([state["transitions"], row.unsqueeze(0)])}
         return self.updated(state) if len(state["transitions"]) >= self.replay else state
 
     def updated(self, state: State) -> State:
-        """The state after learning from the replay, which is then empty."""
+        """Return the state after learning from the replay, which is then empty."""
         rows = state["transitions"]
         size = self.observations
         before, after = rows[:, :size], rows[:, size + 3 :]
@@ -117,12 +117,13 @@ class Ppo:
         return (self.value(flat, before) - target).square().mean()
 
     def policy(self, flat: Tensor, observations: Tensor) -> Beta:
-        """The distribution of the action in each state; both parameters are above one, so that it has one peak."""
+        """Return the distribution of the action for each observation; with both parameters above one it has one
+        peak."""
         out = functional.softplus(self._actor().logits(flat, observations)) + 1
         return Beta(out[:, 0], out[:, 1])
 
     def value(self, flat: Tensor, observations: Tensor) -> Tensor:
-        """The critic's value of each state."""
+        """Return the critic's value of each observation."""
         return self._critic().logits(flat, observations).squeeze(1)
 
     def _actor(self) -> Learner:
@@ -135,16 +136,17 @@ class Ppo:
 
 
 def observation(loss: Tensor, accuracy: Tensor, worst: float) -> Tensor:
-    """What an agent sees: a loss held to [0, worst] and an accuracy held to [0, 1].
+    """Return an agent's observation: a loss clamped to [0, worst] and an accuracy clamped to [0, 1].
 
-    A loss that is no number, or infinite, is that of a model that has diverged: the worst, and an accuracy of 0.
+    A model that has diverged, with a loss of `nan` or infinity, counts as the worst loss; an accuracy of `nan` as 0.
     """
     held = loss.reshape(1).nan_to_num(worst, worst, 0.0).clamp(0, worst)
     return torch.cat([held, accuracy.reshape(1).nan_to_num(0.0).clamp(0, 1)])
 
 
 def advantages(errors: Tensor, decay: float) -> Tensor:
-    """Generalized advantage estimation from temporal-difference errors of consecutive steps."""
+    """Estimate advantages from the temporal-difference errors of consecutive steps (generalized advantage
+    estimation)."""
     found = torch.empty_like(errors)
     running = torch.zeros(())
     for place in range(len(errors) - 1, -1, -1):
@@ -154,7 +156,7 @@ def advantages(errors: Tensor, decay: float) -> Tensor:
 
 
 def gradient(flat: Tensor, loss: Any) -> Tensor:
-    """The gradient of a loss at `flat`."""
+    """Return the gradient of a loss at `flat`."""
     at = flat.detach().requires_grad_()
     (slope,) = torch.autograd.grad(loss(at), at)
     return slope
@@ -163,9 +165,9 @@ def gradient(flat: Tensor, loss: Any) -> Tensor:
 WORST = 1e6
 """The largest loss that an agent is shown: beyond it the squares in its gradients leave float32."""
 ENOUGH_CLIENTS = 500
-"""From this many clients on, noised means of their metrics are worth reading."""
+"""Number of clients from which noised means of their metrics are worth reading."""
 RANDOM_ACTIONS = 2
-"""So many actions are drawn uniformly before the policy is asked (Algorithm 2, line 1)."""
+"""Number of actions that are drawn uniformly before the policy is asked (Algorithm 2, line 1)."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,9 @@ class LearnedThreshold(Threshold):
     high: Positive = 2.0
     """The largest threshold that the agent may choose, as a multiple of the method's `clip`."""
     reads: Literal["auto", "public", "metrics", "bare"] = "auto"
-    """What the agent learns from: `public` records at the server (free), noised means of the clients' `metrics` (paid
-    for), `bare` metrics (published; epsilon is infinite), or `auto`: public below 500 clients, where noised means would
-    be useless."""
+    """Data that the agent learns from: `public` records at the server (free), noised means of the clients' `metrics`
+    (paid for), `bare` metrics (published; epsilon is infinite), or `auto`: public below 500 clients, where noised means
+    would be useless."""
     share: Annotated[float, Field(ge=LEAST_SHARE, le=0.5 - LEAST_SHARE, allow_inf_nan=False)] = 0.025
     """The share of the budget that each of the two noised metrics takes."""
     every: Count = 1
@@ -279,16 +281,17 @@ class LearnedThreshold(Threshold):
         }
 
     def threshold(self, action: float, first: float) -> float:
-        """The threshold that an action stands for."""
+        """Return the threshold of an action."""
         return first * self.low * (self.high / self.low) ** action
 
     def _drawn(self, seen: Tensor, random: Generator) -> State:
-        """An action drawn uniformly."""
+        """Return a uniformly drawn action."""
         action = float(torch.rand((), generator=random))
         return {"seen": seen, "action": action, "log_density": 0.0, "by_policy": False}
 
     def _seen(self, got: Replies, fed: Federation, model: Tensor) -> Tensor | None:
-        """Loss and accuracy: of the `model` after this round, or as the clients met it at the round's beginning."""
+        """Return loss and accuracy: of the `model` after this round, or as the clients measured them at its
+        beginning."""
         if self.reads == "bare":
             return observation(trimmed_mean(got.rows("loss")), trimmed_mean(got.rows("accuracy")), WORST)
         if self.reads == "metrics":
@@ -300,7 +303,7 @@ class LearnedThreshold(Threshold):
 
 
 def trimmed_mean(values: Tensor, low: float = 0.1, high: float = 0.8) -> Tensor:
-    """The mean of the values between two percentiles."""
+    """Return the mean of the values between two percentiles, given as shares."""
     ordered = values.flatten().sort().values
     begin, end = int(low * len(ordered)), max(int(low * len(ordered)) + 1, round(high * len(ordered)))
     return ordered[begin:end].mean()

@@ -14,7 +14,7 @@ When = Literal["round", "step"]
 
 
 def pull_to(anchor: Tensor, strength: float) -> Pull | None:
-    """The penalty's gradient, for each local step; None at strength zero, where training is plain training."""
+    """Return the penalty's gradient as a function of the model, for each local step; None at strength zero."""
     if strength == 0:
         return None
 
@@ -24,16 +24,24 @@ def pull_to(anchor: Tensor, strength: float) -> Pull | None:
     return pull
 
 
-def drawn_to(anchor: Tensor, model: Tensor, strength: float) -> Tensor:
-    """The penalty's proximal step from `model`: it goes the share s / (1 + s) of the way to the anchor.
+def proximal_step(anchor: Tensor, model: Tensor, strength: float) -> Tensor:
+    """Return the penalty's proximal step from `model`: it moves the share s / (1 + s) of the way to the anchor, where s
+    is `strength`.
 
-    At strength zero it is `model` itself, at a very large one the anchor itself, to the last bit.
+    At strength zero the result is exactly `model`, at a very large one exactly the anchor.
     """
     return torch.lerp(model, anchor, strength / (1 + strength))
 
 
-def regularized(own: Tensor, mean: Tensor, strength: float, when: When) -> tuple[Tensor, Pull | None]:
-    """Where training that is drawn to the mean starts from one's own model, and what pulls it in each step."""
+def regularize(own: Tensor, mean: Tensor, strength: float, when: When) -> tuple[Tensor, Pull | None]:
+    """Return the model from which penalised training starts, and the pull of each step.
+
+    Args:
+        own: The client's own model.
+        mean: The anchor.
+        strength: Strength of the penalty.
+        when: Whether the penalty acts once, on the start, or in each step.
+    """
     if when == "round":
-        return drawn_to(mean, own, strength), None
+        return proximal_step(mean, own, strength), None
     return own, pull_to(mean, strength)

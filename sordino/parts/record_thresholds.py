@@ -1,10 +1,9 @@
-"""How each client's clipping threshold is chosen at record level, from one participation to the next.
+"""Rules for each client's clipping threshold at record level, from one participation to the next.
 
-A rule is a part that record-level methods take (`RecordClipped` of `methods/record_clipped.py`): `--set
-clipping=quantile`, and its own settings as `--set clipping.quantile=0.7`. PAC-DP, whose point are thresholds of its
-own, and rPDP-FL take none. A rule keeps one threshold for each client in the server's state, as `clips`. Each client
-learns its own only. A rule that is to be private reads noised means over validation records, which are disjoint from
-those that are trained on.
+A rule is a part that record-level methods take (`RecordClipped` of `methods/bases.py`): `--set clipping=quantile`, and
+its own settings as `--set clipping.quantile=0.7`. PAC-DP, which has thresholds of its own, and rPDP-FL take none. A
+rule keeps one threshold for each client in the server's state, as `clips`; each client learns only its own. A private
+rule reads noised means over validation records, which are disjoint from the training records.
 """
 
 from __future__ import annotations
@@ -27,40 +26,40 @@ from sordino.util.selectable import Named
 
 State = dict[str, Any]
 LEAST, MOST = 1e-6, 1e6
-"""Between which a threshold stays that nothing else holds."""
+"""Range of a threshold that has no limits of its own."""
 
 
 class RecordThreshold:
     """A rule for the thresholds; this one keeps them as they are."""
 
     def planned(self, outlook: Outlook) -> tuple[RecordThreshold, list[str]]:
-        """The rule that is taken where records can pay for no more than this, and a sentence on the choice."""
+        """Return the rule that the records' budget can pay for, and sentences on the choice."""
         return self, []
 
     def unprotected(self) -> RecordThreshold:
-        """The rule that is taken where nothing is scaled down to thresholds: no record is set aside for them."""
+        """Return the rule for runs without privacy, where nothing is clipped and no record is set aside."""
         return Fixed()
 
     def begin(self, fed: Federation, clip: float) -> State:
-        """What is kept before the first round, with the `clips` of all clients."""
+        """Return the rule's state before the first round, with the `clips` of all clients."""
         return {"clips": torch.full((fed.schedule.clients,), clip)}
 
     def releases(self, bare: bool) -> Releases:
-        """What each client must send for this rule, besides its model; `bare` as published, without noise."""
+        """Return what each client sends for this rule besides its model; `bare` as published, without noise."""
         return {}
 
     def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
-        """What a client sends, under the names of `releases`; it trained `model` from `start`."""
+        """Return a client's values for `releases`; it trained `model` from `start`."""
         return {}
 
     def following(self, state: State, got: Replies, fed: Federation) -> State:
-        """What is kept once those have taken part who sent `got`."""
+        """Return the rule's state after a round whose clients sent `got`."""
         return state
 
 
 @dataclass(frozen=True)
 class Fixed(RecordThreshold):
-    """The same threshold for every client, all the time."""
+    """A constant threshold, equal for all clients."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,9 @@ class Quantile(RecordThreshold):
     """
 
     quantile: Share = 0.5
-    """Which quantile of the gradient norms the threshold aims at. Paper: 0.5."""
+    """Quantile of the gradient norms that the threshold aims at. Paper: 0.5."""
     rate: Positive = 0.2
-    """How far the logarithm of the threshold moves for a share that is off by one. Paper: 0.2, over hundreds of
-    rounds."""
+    """Step of the logarithm of the threshold for a share that is off by one. Paper: 0.2, over hundreds of rounds."""
     validation: Share = 0.1
     """The share of a client's records set aside for it. The paper counts in the batch itself, of clients."""
     low: Positive = LEAST
@@ -111,7 +109,7 @@ class Percentile(Quantile):
     quantile: Share = 0.9
     """The share of records whose gradients are to be within the threshold. DP-AGR: 0.9."""
     rate: Positive = 1.0
-    """How far the logarithm of the threshold moves for a share that is off by one: clients take part a few times."""
+    """Step of the logarithm of the threshold for a share that is off by one: clients take part a few times only."""
     validation: Share = 0.2
     """The share of a client's records set aside to be measured."""
     low: Positive = 0.1
@@ -141,8 +139,8 @@ class Median(RecordThreshold):
 
 @dataclass(frozen=True)
 class TensorMedians(Median):
-    """The same for each tensor by itself; before a client's first participation all of them together have the first
-    C."""
+    """The median rule for each tensor by itself; before a client's first participation, thresholds whose norm is the
+    first C."""
 
     def begin(self, fed: Federation, clip: float) -> State:
         tensors = len(fed.layout.sizes)
@@ -185,7 +183,8 @@ class Learned(RecordThreshold):
         ]
 
     def reward_deviation(self, outlook: Outlook) -> float:
-        """Of the noise in a reward: the change from one turn to the next of a loss and of an accuracy."""
+        """Return the standard deviation of the noise in a reward, the change of a loss and of an accuracy between two
+        turns."""
         plan = outlook.plan(RecordNeeds(means=2, held_out=self.validation))
         spreads = [release.spread(int(plan.validation[0])) for release in self._averages().values()]
         return math.sqrt(2) * float(plan.mean_multipliers[0]) * math.hypot(*spreads)
@@ -235,5 +234,5 @@ class Learned(RecordThreshold):
 
 RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "percentile": Percentile}
 RecordClipping = Annotated[RecordThreshold, Named(RULES)]
-"""How each client's threshold is chosen: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon
+"""Rule for each client's threshold: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon
 is infinite); `percentile` (in the place of DP-AGR)."""

@@ -1,10 +1,9 @@
-"""How the clipping threshold of client-level methods is chosen from round to round.
+"""Rules for the clipping threshold of client-level methods from round to round.
 
 A threshold rule is a part that any client-level method can take: `--set clipping=quantile`, and its own settings as
-`--set clipping.quantile=0.7`. It says what it needs from the clients (`releases`, `tell`) and how the server moves on
-(`following`). What it keeps lives in the server's state as a dictionary whose `clip` is broadcast: one number, or one
-for each layer. A rule that is to be private may read only what has left through the gate and been paid for, or public
-records.
+`--set clipping.quantile=0.7`. It declares what clients send for it (`releases`, `tell`) and updates its state
+(`following`), a dictionary within the server's state whose `clip` is broadcast: one number, or one for each layer. A
+private rule may read only releases that were charged, or public records.
 """
 
 from __future__ import annotations
@@ -30,37 +29,38 @@ class Threshold:
     """Whether the server judges models on public records."""
 
     def begin(self, fed: Federation, clip: float) -> State:
-        """What is kept before the first round, with its `clip`."""
+        """Return the rule's state before the first round, with its `clip`."""
         return {"clip": clip}
 
     def releases(self, at: str | None = None) -> Releases:
-        """The update, and what else each client must send for this rule; `at` names the entries that leave."""
+        """Return the releases: the update, and what else each client sends for this rule. `at` names the mask of the
+        entries that leave."""
         return {"update": Update(clip="clip", at=at)}
 
     def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
-        """The update and what else a client sends, under the names of `releases`; `model` is its trained model."""
+        """Return a client's values for `releases`; `model` is its trained model."""
         return {"update": update}
 
     def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
-        """What is kept for the next round, now that the global `model` has been updated with `got`."""
+        """Return the rule's state for the next round; the global `model` has been updated with `got`."""
         return state
 
     def settled(self, clients: int) -> Threshold:
-        """The rule with choices made that depend on how many clients there are."""
+        """Return the rule with those settings filled in that depend on the number of clients."""
         return self
 
     def unprotected(self) -> Threshold:
-        """The rule that is taken where nothing is scaled down to the threshold."""
+        """Return the rule for runs without privacy, where nothing is clipped."""
         return self
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
-        """What a user should know before a run with this rule."""
+        """Return sentences that a user should read before a run with this rule."""
         return []
 
 
 @dataclass(frozen=True)
 class Fixed(Threshold):
-    """The same threshold in every round."""
+    """A constant threshold."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Quantile(Threshold):
     """
 
     quantile: Share = 0.5
-    """Which quantile of the update norms the threshold aims at."""
+    """Quantile of the update norms that the threshold aims at."""
     rate: Positive = 0.2
-    """How fast it moves: the paper's eta_C."""
+    """Learning rate of the logarithm of the threshold: the paper's eta_C."""
     share: Share = 0.05
     """The share of the budget that the noised bits take."""
 
@@ -115,11 +115,11 @@ class LayerWise(Threshold):
 
     A layer's weight rises by `gamma` in log-odds when its part of the noisy sum, less what the noise alone would
     contribute and in units of its threshold, has grown since the last round, and falls when that has shrunk: it reads
-    only what was paid for. (What is clipped grows with its threshold, and would raise it for ever.)
+    only what was paid for. (In absolute terms a clipped part grows with its threshold, and would raise it for ever.)
     """
 
     gamma: NotNegative = 0.2
-    """How far a layer's weight moves in log-odds. FedGLP-ADP: 0 to 1.6."""
+    """Step of a layer's weight in log-odds. FedGLP-ADP: 0 to 1.6."""
 
     def begin(self, fed: Federation, clip: float) -> State:
         weights = first_weights(fed.layout.layers)
@@ -139,22 +139,22 @@ class LayerWise(Threshold):
             return {**state, "energy": energy}
         direction = torch.sign(energy - state["energy"])
         weights = (state["clip"] / state["whole"]).square()
-        moved = stepped(weights, direction, self.gamma, first_weights(layers))
+        moved = step_weights(weights, direction, self.gamma, first_weights(layers))
         return {**state, "clip": state["whole"] * moved.sqrt(), "energy": energy}
 
 
 def whole(clip: float | Tensor) -> float | Tensor:
-    """The threshold of the whole update, from one or from those of all layers."""
+    """Return the threshold of the whole update, from one threshold or those of all layers."""
     return torch.linalg.vector_norm(clip) if isinstance(clip, Tensor) else clip
 
 
 def first_weights(layers: list[int]) -> Tensor:
-    """Each layer's share of the parameters."""
+    """Return each layer's share of the parameters."""
     return torch.tensor(layers, dtype=torch.float32) / sum(layers)
 
 
-def stepped(weights: Tensor, direction: Tensor, step: float, first: Tensor) -> Tensor:
-    """Layer weights moved by `step` in log-odds space, held above a hundredth of their first value, summing to one.
+def step_weights(weights: Tensor, direction: Tensor, step: float, first: Tensor) -> Tensor:
+    """Move layer weights by `step` in log-odds, keep them above a hundredth of their first value, and normalise them.
 
     The lower bound keeps C_l above a tenth of its first value: without it, weights that always fall reach zero.
     """

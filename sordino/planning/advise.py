@@ -27,11 +27,11 @@ from sordino.experiment.config import Experiment
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.budget.allowance import ProtectFrom
 from sordino.privacy.budget.client_plan import check_delta, default_delta
-from sordino.privacy.release import Unit
-from sordino.privacy.views import rows_words
+from sordino.privacy.unit import Unit, rows_words
 
-Level = Literal["client", "record", "none"]
-HELPS: dict[Unit, float] = {"client": 0.1, "record": 100.0}
+Level = Unit | None
+"""What is protected; None where clients had better train alone."""
+HELPS: dict[Unit, float] = {Unit.CLIENT: 0.1, Unit.RECORD: 100.0}
 """From these ratios on a federated model adds something to a client's own when the two are mixed. Clients with so many
 records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
 QUANTILE_FROM = 8000
@@ -39,7 +39,7 @@ QUANTILE_FROM = 8000
 updates. With fewer a fixed one did better, perhaps because the counts that move it are mostly noise."""
 ENOUGH = 1.0
 """From this ratio on a federated model stands on its own."""
-LEAST_CLIENTS: dict[Unit, int] = {"client": 15, "record": 2}
+LEAST_CLIENTS: dict[Unit, int] = {Unit.CLIENT: 15, Unit.RECORD: 2}
 """The fewest clients with which federating can help: under a promise to whole clients the sum of fewer updates is too
 coarse to learn from, however small the network; under one to records it takes somebody to federate with."""
 SMALL = 1000
@@ -50,7 +50,6 @@ MOST = 10_000_000
 """From so many clients on, a number of them that would be enough is not told."""
 DIGITS = 1797
 """Records of the built-in data set."""
-UNITS: tuple[Unit, ...] = ("client", "record")
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ class Situation:
         return self.parameters or SMALL
 
     def units(self, unit: Unit) -> int:
-        """How many there are, for a delta: clients, or the records of the client with most."""
-        return self.clients if unit == "client" else self.most or self.records
+        """Number of units among which delta hides one."""
+        return unit.crowd_size(self.clients, self.most or self.records)
 
     def mu(self, level: Unit) -> float:
         """The Gaussian budget of the level's unit."""
@@ -84,7 +83,7 @@ class Situation:
 
     def feasible(self, level: Unit) -> int:
         """How many shared parameters have a ratio of one."""
-        if level == "record":
+        if level.record_level:
             return math.floor(self.clients * (self.records * self.mu(level)) ** 2)
         together = self.clients if self.protect_from == "outsider" else 1
         return math.floor(self.clients * together * self.mu(level) ** 2)
@@ -102,7 +101,7 @@ class Situation:
 class Advice:
     """What to use, and why."""
 
-    level: Level
+    level: Unit | Literal["none"]
     method: str
     settings: list[str]
     """Keys and hyper-parameters to run it with, as `--set` takes them."""
@@ -152,13 +151,13 @@ def advise(situation: Situation) -> Advice:
         raise UserError("Advice needs at least one client, and one record for each.")
     level = _level(situation)
     warnings = _check_delta(situation, level)
-    feasible = {str(unit): situation.feasible(unit) for unit in UNITS}
+    feasible = {str(unit): situation.feasible(unit) for unit in Unit}
     chosen = _choice(situation, level)
     reasons = [*_level_reasons(situation, level), *_presumed(situation), *chosen.reasons]
     reasons += [*_noise_reasons(situation, level), *_size_reasons(situation, level)]
     reasons += [*warnings, *unusual_budget(situation.epsilon)]
     candidates = [chosen.contender, *chosen.others]
-    return Advice(level, chosen.method, list(chosen.settings), reasons, feasible, candidates)
+    return Advice(level or "none", chosen.method, list(chosen.settings), reasons, feasible, candidates)
 
 
 def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
@@ -247,16 +246,18 @@ CHOICES = {
 
 
 def _choice(situation: Situation, level: Level) -> _Choice:
-    few = level == "client" and situation.feasible(level) < QUANTILE_FROM
+    if level is None:
+        return CHOICES["none"]
+    few = not level.record_level and situation.feasible(level) < QUANTILE_FROM
     return CHOICES["few" if few else level]
 
 
 def _level(situation: Situation) -> Level:
-    if situation.helps("client"):
-        return "client"
-    if situation.records >= INSTITUTION and situation.helps("record"):
-        return "record"
-    return "none"
+    if situation.helps(Unit.CLIENT):
+        return Unit.CLIENT
+    if situation.records >= INSTITUTION and situation.helps(Unit.RECORD):
+        return Unit.RECORD
+    return None
 
 
 def _check_delta(situation: Situation, level: Level) -> list[str]:
@@ -266,28 +267,28 @@ def _check_delta(situation: Situation, level: Level) -> list[str]:
         return []
     found = [
         check_delta(situation.delta, situation.units(unit), unit, situation.allow_vacuous_delta)
-        for unit in UNITS
-        if level in (unit, "none")
+        for unit in Unit
+        if level in (unit, None)
     ]
-    return [] if level == "none" else found[0]
+    return [] if level is None else found[0]
 
 
 def _level_reasons(situation: Situation, level: Level) -> list[str]:
-    whole, single = (_parameters(situation.feasible(unit)) for unit in UNITS)
+    whole, single = (_parameters(situation.feasible(unit)) for unit in Unit)
     budget = f"At epsilon {situation.epsilon:g} with {situation.clients:,} clients"
     shared = _shared(situation)
-    if level == "client":
+    if level is not None and not level.record_level:
         but = "and" if situation.ratio(level) >= ENOUGH else "while"
         return [
             f"Protect whole clients: {budget[0].lower()}{budget[1:]} {whole} can be trained, {but} {shared}. It is the "
             "stronger promise: nobody learns even that a client had any such records."
         ]
     few = f"{budget} only {whole} can be trained under a promise to whole clients; {shared}."
-    if situation.ratio("client") >= HELPS["client"]:
+    if situation.ratio(Unit.CLIENT) >= HELPS[Unit.CLIENT]:
         few = (
             f"With {situation.clients} clients a sum is too coarse for a promise to whole clients to leave much in it."
         )
-    if level == "record":
+    if level is not None:
         return [
             f"Protect single records: {few[0].lower()}{few[1:]} With {_records(situation)} at each of them {single} "
             "can be trained under a promise to each record, even against the server.",
@@ -297,7 +298,7 @@ def _level_reasons(situation: Situation, level: Level) -> list[str]:
         ]
     if situation.clients == 1:
         return ["Train alone: there is nobody to federate with."]
-    if situation.ratio("record") < HELPS["record"]:
+    if situation.ratio(Unit.RECORD) < HELPS[Unit.RECORD]:
         why = (
             f"and under a promise to single records, of which a client has {situation.records:,}, the federated model "
             "is not expected to beat a client's own"
@@ -336,7 +337,7 @@ def _presumed(situation: Situation) -> list[str]:
 
 def _noise_reasons(situation: Situation, level: Level) -> list[str]:
     """How much noise to expect, against what all clients together can pull."""
-    if level == "none":
+    if level is None:
         return []
     noise = math.sqrt(1 / situation.ratio(level))
     return [
@@ -346,8 +347,10 @@ def _noise_reasons(situation: Situation, level: Level) -> list[str]:
 
 
 def _size_reasons(situation: Situation, level: Level) -> list[str]:
-    if level == "none":
-        enough = bisect_left(range(MOST), True, key=lambda clients: replace(situation, clients=clients).helps("client"))
+    if level is None:
+        enough = bisect_left(
+            range(MOST), True, key=lambda clients: replace(situation, clients=clients).helps(Unit.CLIENT)
+        )
         if situation.clients > 1 and enough < MOST:
             return [f"About {enough:,} clients would make this worth trying under a promise to whole clients."]
         return []

@@ -33,7 +33,8 @@ from sordino.privacy.accounting.sampled_gaussian import (
 from sordino.privacy.budget.client_plan import Plan, plan
 from sordino.privacy.budget.record_plan import RecordPlan
 from sordino.privacy.release import all_releases
-from sordino.privacy.views import NEIGHBOURS, VIEWS, View
+from sordino.privacy.unit import Unit
+from sordino.privacy.views import VIEWS, View
 from sordino.store.spending import planned_recipes
 from sordino.util.formatting import percent_up
 
@@ -132,7 +133,7 @@ def _clients_plan(
         allow_vacuous_delta=True,  # `spending` has refused it, where it is to be refused
         minimum_cohort=noise.minimum_cohort,
         colluders=noise.colluders,
-        exposed=any(release.tells == "everything" for release in releases),
+        exposed=any(release.exposes_history() for release in releases),
     )
     told = [*unusual(experiment, method, schedule), *spent.notes]
     found.warnings.extend(note for note in told if note not in found.warnings)
@@ -161,14 +162,14 @@ def _records_plan(
     accuracy = max(record_attack_accuracy(recipe) for recipe in distinct)
     return PlanForRecords(
         unit="record",
-        neighbours=NEIGHBOURS["record"],
+        neighbours=Unit.RECORD.neighbours,
         epsilon=dict.fromkeys(VIEWS, max(each)),
         attack_accuracy=dict.fromkeys(VIEWS, accuracy),
         epsilon_replace_one=max(record_epsilon(replace_one(recipe), delta) for recipe in distinct),
         epsilon_rows={str(rows): max(rows_epsilon(one, rows, delta) for one in pools) for rows in ROWS},
         noise_multiplier=spent.budget.multiplier,
         clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
-        feasible_parameters=where.feasible("record"),
+        feasible_parameters=where.feasible(Unit.RECORD),
         delta=delta,
         warnings=[
             *unusual(experiment, method, schedule),
@@ -204,7 +205,7 @@ def _weak(accuracy: float) -> list[str]:
 
 def _advice(where: Situation, parameters: int | None) -> list[str]:
     """Whether a network of this size can be trained, by the law d <= clients (records mu)^2."""
-    feasible = where.feasible("record")
+    feasible = where.feasible(Unit.RECORD)
     if parameters is None:
         return [f"About {feasible:,} shared parameters can be trained at this budget; give --data to compare."]
     if parameters > feasible:

@@ -17,7 +17,7 @@ from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper, Contributions
 from sordino.util.processes import in_child
 
-SMALLEST = 2.0**-100
+MIN_FACTOR = 2.0**-100
 """The smallest factor: below, float32 would no longer hold it to its last bit."""
 
 
@@ -39,7 +39,7 @@ def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
     lengths = known if several else torch.linalg.vector_norm(known, dim=-1, keepdim=True)
     allowed = (clip.double() * (1 - 2**-23) - UNDERFLOW).clamp(min=0)  # factors are rounded to float32
     factors = (allowed.unsqueeze(-2) / lengths.clamp(min=1e-300)).clamp(max=1)
-    counts = torch.isfinite(known).all(dim=-1, keepdim=True) & (factors >= SMALLEST)
+    counts = torch.isfinite(known).all(dim=-1, keepdim=True) & (factors >= MIN_FACTOR)
     factors = torch.where(counts, factors, 0.0)
     return factors if several else factors.squeeze(-1)
 
@@ -74,7 +74,7 @@ class CompiledSum:
             return self.function(flat, x, y, clip.double())
 
 
-def compiled_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresholds: int = 1) -> CompiledSum:
+def compile_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresholds: int = 1) -> CompiledSum:
     """Compile for a network and records of `shape`; a UserError says why that is not possible.
 
     It takes ten to forty seconds, a few when the same was compiled before on this machine.
@@ -82,7 +82,7 @@ def compiled_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresh
     try:
         keeper = Bookkeeper(Learner(copy.deepcopy(module).cpu().train()))
         examples = [_example(keeper, records, shape, classes, thresholds) for records in (13, 2, 61)]
-        made = CompiledSum(_compiled(traced(keeper, examples[0]), examples[0]), thresholds)
+        made = CompiledSum(_compile(trace(keeper, examples[0]), examples[0]), thresholds)
         agree = all(_agrees(made, keeper, example) for example in examples)
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
@@ -92,7 +92,7 @@ def compiled_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresh
     return made
 
 
-def traced(keeper: Bookkeeper, example: Inputs) -> Function:
+def trace(keeper: Bookkeeper, example: Inputs) -> Function:
     """The whole computation as one graph of tensor operations, in which the number of records is a symbol."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -118,7 +118,7 @@ def traced(keeper: Bookkeeper, example: Inputs) -> Function:
     return graph
 
 
-def _compiled(graph: Function, example: Inputs) -> Function:
+def _compile(graph: Function, example: Inputs) -> Function:
     from torch._dynamo import mark_dynamic
 
     function = torch.compile(graph, fullgraph=True, options=COMPILER_OPTIONS)

@@ -51,7 +51,7 @@ class Gate:
     def check(self, releases: Releases, public: Public) -> None:
         """Refuse what noise could not cover, before anything is computed or charged."""
         for release in releases.values():
-            width = release.width(public) if release.unit == "client" else None
+            width = release.width(public) if release.summed else None
             cover = None if width is None else self._cover(release, width, public)
             if cover is not None:
                 self.mechanism.check(cover)

@@ -24,11 +24,11 @@ from sordino.privacy.sealed import Sealed
 
 if TYPE_CHECKING:
     from sordino.privacy.clipping import CompiledSum
-LOOKED_AT = 256
+RECORDS_MEASURED_TOGETHER = 256
 """How many records' gradients are measured at once."""
 
 
-def _touching(method: Callable[..., Any]) -> Callable[..., Any]:
+def _remember_failure(method: Callable[..., Any]) -> Callable[..., Any]:
     """Remember a failure on raw records: a step that catches it would know of them."""
 
     @functools.wraps(method)
@@ -91,7 +91,7 @@ class PrivateRecords:
         """How many records a batch holds in the mean: public."""
         return self._exit.sampling * max(1, len(self.__y))
 
-    @_touching
+    @_remember_failure
     def gradient(self, flat: Tensor) -> Tensor:
         """The noisy mean gradient of the cross-entropy over a fresh Poisson-sampled batch, which may be empty.
 
@@ -101,20 +101,20 @@ class PrivateRecords:
         total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
         return total.div_(self.expected_batch)
 
-    @_touching
+    @_remember_failure
     def within(self, flat: Tensor) -> Sealed:
         """Whether the gradient of each validation record is within the threshold (0 or 1), sealed, to be sent as an
         `Average`."""
         lengths = torch.linalg.vector_norm(self._part_norms(flat, *self.__judge), dim=1)
         return Sealed((lengths <= self.clip).to(flat.dtype), "validation", "gradients within the threshold")
 
-    @_touching
+    @_remember_failure
     def judged(self, flat: Tensor) -> tuple[Sealed, Sealed]:
         """Loss and rightness (0 or 1) of each validation record, sealed, to be sent as an `Average`."""
         losses, right = self._judged(flat, *self.__judge)
         return Sealed(losses, "validation", "losses"), Sealed(right, "validation", "right answers")
 
-    @_touching
+    @_remember_failure
     def projected(self, directions: Tensor) -> Sealed:
         """The training records along public directions (features, dimensions), sealed, to be sent as a `Matrix`."""
         return Sealed(self.__x.flatten(1) @ directions, "training", "projected records")
@@ -152,7 +152,7 @@ class PrivateRecords:
         """Each record's norms as they are compared with so many thresholds."""
         if len(y) == 0:
             return torch.zeros(0, max(parts, len(self.layout.layers)), dtype=torch.float64)
-        looked = zip(x.split(LOOKED_AT), y.split(LOOKED_AT), strict=True)
+        looked = zip(x.split(RECORDS_MEASURED_TOGETHER), y.split(RECORDS_MEASURED_TOGETHER), strict=True)
         batches = (Batch(*some, torch.empty(0), None) for some in looked)
         books = (book for batch in batches for book in self.__keeper.books(flat, batch, cross_entropy))
         return torch.cat([book.part_norms(parts) for book in books])

@@ -37,7 +37,7 @@ from sordino.errors import UserError
 
 Words = Callable[[int], np.ndarray]
 """So many random words of 64 bits, never the same ones twice."""
-DEVIATION = 4096
+TABLE_DEVIATION = 4096
 """Of one draw of the table."""
 HALF = 2**16
 """Draws of the table lie in [-2^16, 2^16): sixteen deviations to each side."""
@@ -46,11 +46,11 @@ WORD = 2**64
 """What a column holds, in units of 2^-81."""
 PRECISION = 320
 """Bits behind the point with which the table's masses are worked out."""
-BLOCK = 2**13
+DRAWS_TOGETHER = 2**13
 """Numbers drawn together: what is computed of them stays in the cache."""
-MOST = 2**52
+MAX_WHOLE = 2**52
 """The largest whole number that a contribution may come to."""
-ATTEMPTS = 10
+ROUNDING_ATTEMPTS = 10
 """How often a contribution that rounding made too long is shortened and rounded again."""
 
 
@@ -67,7 +67,7 @@ class Grid:
     @property
     def variance(self) -> int:
         """S^2: of the noise, in steps of the grid."""
-        return DEVIATION**2 * (self.factor**2 + 1)
+        return TABLE_DEVIATION**2 * (self.factor**2 + 1)
 
     @property
     def deviation(self) -> float:
@@ -81,8 +81,8 @@ class Grid:
     def noise(self, words: Words, count: int) -> np.ndarray:
         """`count` independent whole numbers of N_Z(0, S^2)."""
         made = np.empty(count, dtype=np.int64)
-        for start in range(0, count, BLOCK):
-            part = made[start : start + BLOCK]
+        for start in range(0, count, DRAWS_TOGETHER):
+            part = made[start : start + DRAWS_TOGETHER]
             drawn = draws(words, 2 * len(part))
             np.multiply(drawn[: len(part)], self.factor, out=part)
             part += drawn[len(part) :]
@@ -138,7 +138,7 @@ def masses() -> list[int]:
     unit = COLUMNS * WORD
     up = [-(-weight * unit // whole) for weight in side]
     found = [up[abs(x)] for x in range(-HALF, HALF)]
-    middle = sorted(range(-DEVIATION, DEVIATION + 1), key=abs)
+    middle = sorted(range(-TABLE_DEVIATION, TABLE_DEVIATION + 1), key=abs)
     each, more = divmod(sum(found) - unit, len(middle))
     for place, x in enumerate(middle):
         found[x + HALF] -= each + (place < more)
@@ -160,7 +160,7 @@ def columns(wanted: list[int]) -> Table:
     return Table(np.array(thresholds, dtype=np.uint64), np.array(aliases, dtype=np.int32))
 
 
-def held(table: Table) -> list[int]:
+def table_masses(table: Table) -> list[int]:
     """What the columns hold of each number: the masses of which they were made."""
     found = table.thresholds.tolist()
     for threshold, alias in zip(table.thresholds.tolist(), table.aliases.tolist(), strict=True):
@@ -173,7 +173,7 @@ def gaussian_table() -> Table:
     """The table of N_Z(0, 4096^2); it takes half a second, once in a process."""
     wanted = masses()
     table = columns(wanted)
-    if held(table) != wanted:
+    if table_masses(table) != wanted:
         raise AssertionError("the columns of the noise's table do not add up to its masses")
     return table
 
@@ -192,7 +192,7 @@ def draws(words: Words, count: int) -> np.ndarray:
 # ---- rounding
 
 
-def rounded(values: np.ndarray, bound: float, deviation: float, grid: Grid = CLIENTS) -> np.ndarray:
+def round_contribution(values: np.ndarray, bound: float, deviation: float, grid: Grid = CLIENTS) -> np.ndarray:
     """One contribution in steps of the grid, whose norm is at most C / g, whatever `values` are.
 
     A contribution that is not finite becomes zero. Where rounding makes it too long it is scaled down by what it is too
@@ -206,7 +206,7 @@ def rounded(values: np.ndarray, bound: float, deviation: float, grid: Grid = CLI
     if not math.isfinite(length):
         return np.zeros(values.shape, dtype=np.int64)
     factor = 1.0 if length * length <= limit else math.sqrt(limit) / length
-    for attempt in range(ATTEMPTS):
+    for attempt in range(ROUNDING_ATTEMPTS):
         found = np.rint(scaled * factor).astype(np.int64)
         squares = sum_of_squares(found)
         if squares <= limit:
@@ -216,11 +216,11 @@ def rounded(values: np.ndarray, bound: float, deviation: float, grid: Grid = CLI
     return found if sum_of_squares(found) <= limit else np.zeros_like(found)
 
 
-def rounded_sum(values: np.ndarray, deviation: float, grid: Grid = RECORDS) -> np.ndarray:
+def round_sum(values: np.ndarray, deviation: float, grid: Grid = RECORDS) -> np.ndarray:
     """A sum over records in steps of the grid: without its bound, which holds for each record and not for the sum."""
     with np.errstate(over="ignore"):
         scaled = np.nan_to_num(values.astype(np.float64) * (1 / grid.step(deviation)), nan=0.0)
-    return np.rint(scaled.clip(-MOST, MOST)).astype(np.int64)
+    return np.rint(scaled.clip(-MAX_WHOLE, MAX_WHOLE)).astype(np.int64)
 
 
 def sum_of_squares(values: np.ndarray) -> int:
@@ -245,7 +245,7 @@ def check_signal(limit: int, entries: int) -> None:
             f"The noise is so large that rounding to whole numbers would eat the signal of {entries} entries: send "
             "fewer, have more clients, or give a larger epsilon."
         )
-    if limit > MOST**2:
+    if limit > MAX_WHOLE**2:
         raise GridError("The noise is so small that contributions do not fit into whole numbers: give more of it.")
 
 
@@ -318,10 +318,10 @@ class Gap:
 
         `closed` maps a delta to the closed form's epsilon, for multipliers as `multiplier` gives them.
         """
-        return spent([self], closed, delta)
+        return total_epsilon([self], closed, delta)
 
 
-def spent(gaps: Sequence[Gap], closed: Callable[[float], float], delta: float) -> float:
+def total_epsilon(gaps: Sequence[Gap], closed: Callable[[float], float], delta: float) -> float:
     """The same for what was released with several kinds of noise."""
     if not gaps:
         return closed(delta)

@@ -7,7 +7,7 @@ over the client's own releases of (sensitivity / noise)^2; for a client's record
 went through. Everything that a unit has paid is composed: where records are protected, what was released of the whole
 client counts for each of its records too.
 
-Neighbours (`NEIGHBOURS`): one client's contributions replaced by null ones (zero-out), under the same schedule; at
+Neighbours (`Unit.neighbours`): one client's contributions replaced by null ones (zero-out), under the same schedule; at
 record level one record's contents replaced by nothing, its place kept. Who takes part is decided without looking at
 data and is not hidden, so sampling earns no amplification: a client pays for the rounds in which it took part.
 """
@@ -38,15 +38,16 @@ from sordino.privacy.accounting.sampled_gaussian import (
 )
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
-from sordino.privacy.release import PROMISED, Charge, Public, Releases, Unit
+from sordino.privacy.release import PROMISED, Charge, Public, Releases
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 
 Promise = tuple[float, float]
 """An epsilon, and the delta at which it holds."""
-NOTHING: Promise = (0.0, 0.0)
-BLANK = bytes(32)
+NO_PROMISE: Promise = (0.0, 0.0)
+FIRST_LINK = bytes(32)
 """What the first row is chained to."""
-ATTEMPT = 32
+ATTEMPT_SHIFT = 32
 """Bits of a question's number; higher bits count earlier attempts at it."""
 ROUNDING = 1e-12
 """What is left of a sum of costs once all of them have been paid, as a share of it."""
@@ -118,7 +119,7 @@ class Row:
             ratio = np.where(sensitivity == 0, 0.0, sensitivity / noise)
         found: np.ndarray = np.square(ratio).T
         if self.entries and not self.pool:
-            variances = [whole_gap(self.entries, self.pool, self.shares, view).variance for view in VIEWS]
+            variances = [integer_gap(self.entries, self.pool, self.shares, view).variance for view in VIEWS]
             found = found / np.array([[1 - 1 / (12 * variance)] for variance in variances])
         return found
 
@@ -132,7 +133,7 @@ class Row:
 class Ledger:
     """What left the clients of one run, and what it cost each of them."""
 
-    def __init__(self, clients: int, unit: Unit = "client", rows: Iterable[Row] = ()) -> None:
+    def __init__(self, clients: int, unit: Unit = Unit.CLIENT, rows: Iterable[Row] = ()) -> None:
         self.unit = unit
         self.rows: list[Row] = []
         self.links: list[bytes] = []
@@ -152,7 +153,7 @@ class Ledger:
     @property
     def head(self) -> bytes:
         """The link of the last row: it stands for the whole ledger."""
-        return self.links[-1] if self.links else BLANK
+        return self.links[-1] if self.links else FIRST_LINK
 
     def charge(
         self, releases: Releases, question: int, round: int, step: str, allowance: Allowance, public: Public
@@ -171,7 +172,7 @@ class Ledger:
     def expose(self, row: Row) -> list[Row]:
         """Charge everybody the server's price for the single messages of a row; the rows that this adds."""
         about = (row.question, row.round, row.step)
-        return self._exposed(row.release, row.clients(), about, gap(row))
+        return self._exposed(row.release, row.clients(), about, unpaid_in_sums(row))
 
     def expose_all(self, clients: Sequence[int], about: tuple[int, int, str]) -> list[Row]:
         """Charge everybody the server's price for all that clients have sent so far; the rows that this adds.
@@ -196,14 +197,15 @@ class Ledger:
         self.append(row)
         return [row]
 
-    def append(self, row: Row) -> None:
-        """Add a row and its cost."""
+    def append(self, row: Row, link: bytes | None = None) -> None:
+        """Add a row and its cost. `link` is the row's link behind those that are here, where it was checked when the
+        row was read; None to compute it."""
         clients, costs = row.clients(), row.costs()
         self.spent[:, clients] += costs
         if not row.reason:
             self._covered[:, clients] += costs
         waiting = self._in_sums.setdefault(row.release, np.zeros_like(self.spent))
-        waiting[:, clients] = np.maximum(waiting[:, clients] + (-costs if row.exposed else _gap(costs)), 0.0)
+        waiting[:, clients] = np.maximum(waiting[:, clients] + (-costs if row.exposed else _unpaid(costs)), 0.0)
         if row.pool:
             histories = self._histories.setdefault(row.pool, {})
             for client, (rate, multiplier, count) in zip(clients.tolist(), row.histories(), strict=True):
@@ -213,12 +215,12 @@ class Ledger:
             kind = (row.pool, row.shares)
             sent = self._entries.setdefault(kind, np.zeros(self.spent.shape[1], dtype=np.int64))
             sent[clients] += row.entries
-        question, before = divided(row.question)
+        question, before = split_attempt(row.question)
         self._attempts[question] = max(self.attempts(question), before + 1)
         if not row.exposed and not before:
             self._times[row.release] = self.times(row.release)
             self._times[row.release][clients] += 1
-        self.links.append(row.link(self.head))
+        self.links.append(row.link(self.head) if link is None else link)
         self.rows.append(row)
 
     def completed(
@@ -243,7 +245,7 @@ class Ledger:
         spent, covered = np.zeros(len(VIEWS)), np.zeros(len(VIEWS))
         entries: Counter[tuple[str, int]] = Counter()
         taken: Counter[tuple[str, int]] = Counter()
-        for number, rows in itertools.groupby(sorted(self.rows, key=_round), key=_round):
+        for number, rows in itertools.groupby(sorted(self.rows, key=_round_of), key=_round_of):
             part, times = Ledger(self.spent.shape[1], self.unit, rows), turns if number < rounds else 1
             before = (spent, covered, entries) if number >= rounds else (0.0, 0.0, Counter())
             spent = np.maximum(spent, before[0] + times * part.spent.max(axis=1, initial=0.0))
@@ -274,7 +276,7 @@ class Ledger:
 
     def _later_attempts(self) -> Ledger:
         """The ledger of all attempts at questions but the first ones."""
-        return Ledger(self.spent.shape[1], self.unit, [row for row in self.rows if divided(row.question)[1]])
+        return Ledger(self.spent.shape[1], self.unit, [row for row in self.rows if split_attempt(row.question)[1]])
 
     def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, Recipe]]:
         """Recipes of records after `turns` rounds like those that were `taken` of each pool and client; promised
@@ -326,8 +328,8 @@ class Ledger:
         """
         found, promises = {}, self._promises()
         for client, recipes in self._recipes(self.spent[VIEWS.index("server")], replace).items():
-            gaps, promise = self._gaps("server", client), promises.get(client, NOTHING)
-            promise = (math.inf, 0.0) if replace and promise != NOTHING else promise
+            gaps, promise = self._gaps("server", client), promises.get(client, NO_PROMISE)
+            promise = (math.inf, 0.0) if replace and promise != NO_PROMISE else promise
             found[client] = max(_record_epsilon(recipe, delta, gaps, promise) for recipe in recipes)
         return found
 
@@ -356,11 +358,11 @@ class Ledger:
     def promised(self) -> Promise:
         """At record level: the largest epsilon that some client was promised without more being known, and the delta
         at which it holds; zeros where there is none."""
-        return max(self._promises().values(), default=NOTHING)
+        return max(self._promises().values(), default=NO_PROMISE)
 
     def attack_accuracy(self) -> dict[View, float]:
         """For each observer, how often the best attack tells whether the worst-off unit took part."""
-        if self.unit == "client":
+        if not self.unit.record_level:
             return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
         return {
             view: max((_attack_accuracy(*history) for history in self._distinct(spent)), default=0.5)
@@ -377,11 +379,11 @@ class Ledger:
         return list(dict.fromkeys(row.reason for row in self.rows if row.reason))
 
     def _epsilon(self, spent: np.ndarray, delta: float) -> dict[View, float]:
-        if self.unit == "client":
+        if not self.unit.record_level:
             # Noise for records hides no client: where some was released, nothing protects the client as a whole.
             whole = [math.inf if self._histories else math.sqrt(float(row.max(initial=0.0))) for row in spent]
             return {
-                view: integers.spent(self._gaps(view), functools.partial(epsilon_of, mu), delta)
+                view: integers.total_epsilon(self._gaps(view), functools.partial(epsilon_of, mu), delta)
                 for view, mu in zip(VIEWS, whole, strict=True)
             }
         views = VIEWS[: 1 if (spent == spent[0]).all() and not self._entries else len(VIEWS)]
@@ -397,7 +399,7 @@ class Ledger:
         found = []
         for (pool, shares), sent in self._entries.items():
             many = int(sent.max() if client is None else sent[client])
-            found += [whole_gap(many, pool, shares, view)] if many else []
+            found += [integer_gap(many, pool, shares, view)] if many else []
         return found
 
     def _distinct(self, spent: np.ndarray) -> set[tuple[Recipe, Promise]]:
@@ -405,7 +407,7 @@ class Ledger:
         once."""
         promises = self._promises()
         found = self._recipes(spent).items()
-        return {(one, promises.get(client, NOTHING)) for client, recipes in found for one in recipes}
+        return {(one, promises.get(client, NO_PROMISE)) for client, recipes in found for one in recipes}
 
     def _promises(self) -> dict[int, Promise]:
         """What clients were promised of their records without more being known: epsilons and deltas add up."""
@@ -433,41 +435,41 @@ class Ledger:
         return found
 
 
-def _round(row: Row) -> int:
+def _round_of(row: Row) -> int:
     return row.round
 
 
-def attempt(question: int, before: int) -> int:
+def number_of_attempt(question: int, before: int) -> int:
     """Number of a question that was asked `before` times before: no two attempts have the same coins or noise."""
-    return question + (before << ATTEMPT)
+    return question + (before << ATTEMPT_SHIFT)
 
 
-def divided(number: int) -> tuple[int, int]:
+def split_attempt(number: int) -> tuple[int, int]:
     """Question that a number stands for, and the number of earlier attempts at it."""
-    return number & ((1 << ATTEMPT) - 1), number >> ATTEMPT
+    return number & ((1 << ATTEMPT_SHIFT) - 1), number >> ATTEMPT_SHIFT
 
 
 def head_of(rows: Iterable[Row], lacking: Collection[str] = ()) -> bytes:
     """The link of the last of a ledger's first rows."""
-    head = BLANK
+    head = FIRST_LINK
     for row in rows:
         head = row.link(head, lacking)
     return head
 
 
-def whole_gap(entries: int, pool: str, shares: int, view: View) -> Gap:
+def integer_gap(entries: int, pool: str, shares: int, view: View) -> Gap:
     """How far noise in whole numbers is from the Gaussian mechanism, for an observer."""
     return Gap(entries, 1, RECORDS) if pool else Gap(entries, honest_shares(view, shares), CLIENTS)
 
 
-def gap(row: Row) -> np.ndarray:
+def unpaid_in_sums(row: Row) -> np.ndarray:
     """What each view has paid less than the server has: (views, owners or 1)."""
     if row.exposed:
         return np.zeros((len(VIEWS), 1))
-    return _gap(row.costs())
+    return _unpaid(row.costs())
 
 
-def _gap(costs: np.ndarray) -> np.ndarray:
+def _unpaid(costs: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         return np.nan_to_num(costs[VIEWS.index("server")] - costs, nan=0.0, posinf=0.0)
 
@@ -478,7 +480,7 @@ def _record_epsilon(recipe: Recipe, delta: float, gaps: Sequence[Gap], promise: 
     left = delta - taken
     if any(multiplier == 0 for _, multiplier, _ in recipe) or left < 0 or (recipe and left == 0):
         return math.inf
-    return epsilon + (integers.spent(gaps, functools.partial(record_epsilon, recipe), left) if recipe else 0.0)
+    return epsilon + (integers.total_epsilon(gaps, functools.partial(record_epsilon, recipe), left) if recipe else 0.0)
 
 
 def _attack_accuracy(recipe: Recipe, promise: Promise) -> float:

@@ -18,7 +18,7 @@ from torch import Tensor
 from sordino.privacy import integers
 from sordino.privacy.integers import CLIENTS, RECORDS
 from sordino.privacy.noise import Covered, Source
-from sordino.privacy.release.base import Cover, symmetric
+from sordino.privacy.release.base import Cover, mirror_upper
 
 Purpose = Sequence[object]
 
@@ -58,12 +58,12 @@ class Floats:
         width, deviations = rows.shape[1], cover.of_entries(cover.deviations).float()
         if cover.places is not None:
             noise = torch.zeros(len(clients), width)
-            drawn = source.normals(len(cover.places), purpose, clients, covered(rows, cover))
+            drawn = source.normals(len(cover.places), purpose, clients, covered_values(rows, cover))
             noise[:, cover.places] = drawn.mul_(deviations.expand(-1, width)[:, cover.places])
             return noise.to(rows.device).add_(rows)
-        noise = source.normals(width, purpose, clients, covered(rows, cover))
+        noise = source.normals(width, purpose, clients, covered_values(rows, cover))
         if cover.mirrored:
-            noise = torch.stack([symmetric(row) for row in noise])
+            noise = torch.stack([mirror_upper(row) for row in noise])
         noise.mul_(deviations)
         if cover.at is not None:
             noise.mul_(cover.at.cpu().float())
@@ -102,21 +102,21 @@ class Integers:
 
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
         values, whole = rows.cpu().double().numpy(), np.zeros(rows.shape, dtype=np.int64)
-        grid = CLIENTS if cover.unit == "client" else RECORDS
-        for place, words in enumerate(source.words(purpose, clients, covered(rows, cover))):
+        grid = RECORDS if cover.unit.record_level else CLIENTS
+        for place, words in enumerate(source.words(purpose, clients, covered_values(rows, cover))):
             for entries, bound, deviation in cover.blocks(place):
                 if not len(entries):
                     continue
                 mine = values[place, entries]
-                if cover.unit == "client":
-                    whole[place, entries] = integers.rounded(mine, bound, deviation, grid)
+                if cover.unit.record_level:
+                    whole[place, entries] = integers.round_sum(mine, deviation, grid)
                 else:
-                    whole[place, entries] = integers.rounded_sum(mine, deviation, grid)
+                    whole[place, entries] = integers.round_contribution(mine, bound, deviation, grid)
                 whole[place, entries] += grid.noise(words, len(entries))
         sent = torch.from_numpy(whole)
         if cover.mirrored:
-            sent = torch.stack([symmetric(row) for row in sent])
-        if cover.unit == "record":
+            sent = torch.stack([mirror_upper(row) for row in sent])
+        if cover.unit.record_level:
             sent = (sent.double() * cover.of_entries(cover.deviations / grid.deviation)).float()
         return sent.to(rows.device)
 
@@ -125,7 +125,7 @@ class Integers:
             in_deviations = self.noised_sum(total.detach().cpu().double() / deviation, 1.0, source, purpose)
             return (in_deviations * deviation).to(total)
         (words,) = source.words(purpose[:-1], purpose[-1:], covered_sum(total, deviation))
-        whole = integers.rounded_sum(total.detach().cpu().numpy(), deviation)
+        whole = integers.round_sum(total.detach().cpu().numpy(), deviation)
         whole += RECORDS.noise(words, whole.size)
         return (torch.from_numpy(whole).double() * RECORDS.step(deviation)).to(total)
 
@@ -136,19 +136,19 @@ class Integers:
         return torch.stack([self.noised_sum(total, deviation, source, purpose) for total, deviation, purpose in every])
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
-        if cover.unit == "record":
+        if cover.unit.record_level:
             return rows
-        return (rows.double() * steps(cover).to(rows.device)).float()
+        return (rows.double() * grid_steps(cover).to(rows.device)).float()
 
     def mean(self, rows: Tensor, cover: Cover) -> Tensor:
-        if cover.unit == "record":
+        if cover.unit.record_level:
             return rows.mean(dim=0)
         if len(cover.deviations) == 1:
             return mean_of_sum(rows.sum(dim=0), len(rows), cover)
-        return (rows.double() * steps(cover).to(rows.device)).mean(dim=0).float()
+        return (rows.double() * grid_steps(cover).to(rows.device)).mean(dim=0).float()
 
 
-def covered(rows: Tensor, cover: Cover) -> Covered:
+def covered_values(rows: Tensor, cover: Cover) -> Covered:
     """Values that the noise of `cover` depends on: the bounded rows, and all that decides how noise is added to them.
     Equal numbers in another size, or on other entries, would give two equations for one value."""
     leaving = [cover.at] if cover.at is not None else []
@@ -161,7 +161,7 @@ def covered_sum(total: Tensor, deviation: float | Tensor) -> Covered:
     return Covered(total.reshape(1, -1), [torch.as_tensor(deviation, dtype=torch.float64).reshape(1, -1)])
 
 
-def steps(cover: Cover) -> Tensor:
+def grid_steps(cover: Cover) -> Tensor:
     """How far apart the grid's points are for each entry of what clients send: (clients or 1, width or 1)."""
     return cover.of_entries(cover.deviations / CLIENTS.deviation)
 
@@ -170,7 +170,7 @@ def mean_of_sum(total: Tensor, count: int, cover: Cover) -> Tensor:
     """The mean over `count` clients from the sum of the whole numbers that they sent, as float32."""
     if len(cover.deviations) > 1:
         raise integers.GridError("Whole numbers of clients with different noise stand for different things: read rows.")
-    return (total.double() * steps(cover)[0].to(total.device) / count).float()
+    return (total.double() * grid_steps(cover)[0].to(total.device) / count).float()
 
 
 MechanismName = Literal["float", "integers"]

@@ -69,12 +69,12 @@ KEY_BYTES = 24
 RARE = 2**16
 """Words of p below this one get more bits."""
 MORE_BITS = 128
-BLOCK = 2**14
+PAIRS_OF_A_ROW = 2**14
 """Pairs of one row that are computed together: their intermediate results stay in the cache."""
 NONCE_BYTES = 16
 DIGEST_BYTES = 32
 """Length of a digest of covered values, in bytes."""
-TOGETHER = 2**16
+PAIRS_OF_ROWS = 2**16
 """Pairs of several rows that are computed together: more of them are not worth the room, fewer not the calls."""
 
 
@@ -93,7 +93,7 @@ class Covered:
         how = [_row_digests(part) for part in self.how]
         found = []
         for place, row in enumerate(_row_digests(self.rows)):
-            parts = [row, *(part[place if len(part) > 1 else 0] for part in how), encoded(self.about)]
+            parts = [row, *(part[place if len(part) > 1 else 0] for part in how), encode(self.about)]
             found.append(hashlib.blake2b(b"".join(parts), digest_size=DIGEST_BYTES, person=b"covered").digest())
         return found
 
@@ -171,7 +171,7 @@ class Seeded:
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
         (key,) = self._secret(b"coins", purpose[:-1], purpose[-1:])
-        return fallen(np.asarray(stream(key).random_raw(count)), rate)
+        return toss_coins(np.asarray(stream(key).random_raw(count)), rate)
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
         """Each client's own stream for `purpose`, from its beginning. Its key always holds the values' digest: whole
@@ -242,7 +242,7 @@ class Secure:
         return 0
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
-        return fallen(system_words(count), rate)
+        return toss_coins(system_words(count), rate)
 
 
 def new_nonce() -> bytes:
@@ -255,7 +255,7 @@ def system_words(count: int) -> np.ndarray:
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
 
-def fallen(words: np.ndarray, rate: float) -> Tensor:
+def toss_coins(words: np.ndarray, rate: float) -> Tensor:
     """A coin for each word, from its 53 highest bits: whether they, as a number below 1, are below the rate."""
     edge = math.ceil(rate * 2.0**53) << 11  # of the words that have those bits
     return torch.from_numpy(words < np.uint64(edge) if edge < 2**64 else np.ones(len(words), dtype=bool))
@@ -271,12 +271,12 @@ def _digests(
 ) -> list[bytes]:
     """Digests of `size` bytes over a run's name, `purpose`, each of `last` and, where given, the digest of covered
     values; `kind` sets uses apart."""
-    begun = _begun(kind, size, run).copy()
-    begun.update(b"".join(map(encoded, purpose)))
+    begun = _begin_digest(kind, size, run).copy()
+    begun.update(b"".join(map(encode, purpose)))
     found = []
     for part, digest in zip(last, repeat(b"") if covered is None else covered, strict=covered is not None):
         ended = begun.copy()
-        ended.update(encoded(part) + digest)
+        ended.update(encode(part) + digest)
         found.append(ended.digest())
     return found
 
@@ -286,7 +286,7 @@ def _row_digests(rows: Tensor) -> list[bytes]:
     values."""
     whole = rows.detach().cpu().contiguous()
     kind = f"{whole.dtype} {tuple(whole.shape[1:])}"
-    begun = hashlib.blake2b(encoded(kind), digest_size=DIGEST_BYTES, person=b"row")
+    begun = hashlib.blake2b(encode(kind), digest_size=DIGEST_BYTES, person=b"row")
     found = []
     for row in whole.flatten(1).view(torch.uint8).numpy() if whole.numel() else [b""] * len(whole):
         ended = begun.copy()
@@ -296,12 +296,12 @@ def _row_digests(rows: Tensor) -> list[bytes]:
 
 
 @functools.lru_cache(maxsize=64)
-def _begun(kind: bytes, size: int, run: tuple[object, ...]) -> Any:
+def _begin_digest(kind: bytes, size: int, run: tuple[object, ...]) -> Any:
     """The part of a digest that all draws of a run share: to be copied, not to be added to."""
-    return hashlib.blake2b(b"".join(map(encoded, run)), digest_size=size, person=kind)
+    return hashlib.blake2b(b"".join(map(encode, run)), digest_size=size, person=kind)
 
 
-def encoded(part: object) -> bytes:
+def encode(part: object) -> bytes:
     """A text or whole number as bytes that say where they end, so that no two purposes run into the same bytes."""
     if isinstance(part, str):
         text = part.encode()
@@ -333,7 +333,7 @@ def stream(key: bytes) -> SFC64:
 def normal_rows(size: int, keys: Sequence[bytes]) -> Tensor:
     """A float32 row of `size` normal numbers from each key."""
     rows = torch.empty(len(keys), size)
-    together = max(1, 2 * TOGETHER // max(1, size))
+    together = max(1, 2 * PAIRS_OF_ROWS // max(1, size))
     for start in range(0, len(keys), together):
         chosen = slice(start, start + together)
         fill_normal(rows.numpy()[chosen], keys[chosen])
@@ -344,9 +344,9 @@ def fill_normal(out: np.ndarray, keys: Sequence[bytes]) -> None:
     """Fill the rows of `out` with normal numbers, each row from its key: all pairs' cosines, then their sines."""
     streams, size = [stream(key) for key in keys], out.shape[1]
     pairs = (size + 1) // 2
-    words = np.empty((len(keys), min(BLOCK, pairs)), dtype=np.uint64)
-    for start in range(0, pairs, BLOCK):
-        stop = min(start + BLOCK, pairs)
+    words = np.empty((len(keys), min(PAIRS_OF_A_ROW, pairs)), dtype=np.uint64)
+    for start in range(0, pairs, PAIRS_OF_A_ROW):
+        stop = min(start + PAIRS_OF_A_ROW, pairs)
         for row, words_of_row in zip(words, streams, strict=True):
             row[: stop - start] = words_of_row.random_raw(stop - start)
         bits = words[:, : stop - start].view(np.uint32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sordino.errors import unknown
-from sordino.privacy.views import NEIGHBOURS
+from sordino.privacy.unit import Unit
 
 WORDS: dict[str, str] = {
     "accuracy": (
@@ -79,7 +79,7 @@ WORDS: dict[str, str] = {
     ),
     "neighbours": (
         "The two worlds that epsilon compares: somebody who sees all that left can hardly tell in which of them they "
-        f"are. Where clients are the unit: {NEIGHBOURS['client']}. Where records are: {NEIGHBOURS['record']}."
+        f"are. Where clients are the unit: {Unit.CLIENT.neighbours}. Where records are: {Unit.RECORD.neighbours}."
     ),
     "noise multiplier": (
         "The deviation of the noise over what one unit can change, for the protected observer, in one round. More "
@@ -109,7 +109,7 @@ WORDS: dict[str, str] = {
     ),
     "record": (
         "One row of a client's data, as it was read: not one person, who may have several rows and pays for each. "
-        f"Where records are the unit, epsilon holds against the server too. Neighbours: {NEIGHBOURS['record']}."
+        f"Where records are the unit, epsilon holds against the server too. Neighbours: {Unit.RECORD.neighbours}."
     ),
     "release": ("One kind of thing that leaves a client: its bound, its noise and its cost."),
     "replaced": (

@@ -17,7 +17,8 @@ from sordino.data.schema import Label, Number, Schema
 from sordino.errors import UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.privacy.views import View, protection
+from sordino.privacy.unit import Unit, protection
+from sordino.privacy.views import View
 from sordino.report.wording import UNPROTECTED, protects_nothing, replacement_words, with_full_stop
 from sordino.store.ledger_rows import Account
 from sordino.store.spending import over_runs, sentence
@@ -30,6 +31,8 @@ WHO: dict[View, str] = {
     "peer": "another client, which also knows its own part of the noise",
     "server": "whoever runs the server and sees every message of every client",
 }
+GUESSED = {Unit.CLIENT: "a client took part", Unit.RECORD: "a record was among those trained on"}
+"""What an attacker guesses, for each unit."""
 NAMED = 12
 """Number of clients, or classes, that a sentence names."""
 EACH_ITS_OWN = "(named by each site)"
@@ -102,7 +105,7 @@ class Statement:
     simulated: bool
     trial: bool
     """Whether a deployment was a trial on one machine."""
-    unit: str
+    unit: Unit
     neighbours: str
     """The two worlds that the figures compare."""
     rows_not_persons: str
@@ -270,7 +273,7 @@ def _treatment(found: Statement) -> str:
 
 def _protection(found: Statement) -> list[str]:
     """Paragraphs on what the figures protect, and from what."""
-    whether = "a client took part" if found.unit == "client" else "a record was among those trained on"
+    whether = GUESSED[found.unit]
     attack = (
         f'The column "best attack" says how often the best possible attack guesses correctly whether {whether}, for '
         f"the {found.unit} that is easiest to recognise. A coin is correct in 50 % of cases."
@@ -279,7 +282,7 @@ def _protection(found: Statement) -> list[str]:
         return [f"{UNPROTECTED}. {attack}"]
     unit, planned = (
         ("one client as a whole", f"The noise was planned against the observer {found.planned_for}.")
-        if found.unit == "client"
+        if not found.unit.record_level
         else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
     )
     return [
@@ -294,7 +297,7 @@ def _protection(found: Statement) -> list[str]:
 def _neighbours(found: Statement) -> list[str]:
     """Paragraphs on the two worlds that the figures compare."""
     compared = f"The figures compare two worlds that differ in one {found.unit}. Neighbours: {found.neighbours}."
-    if found.unit == "client":
+    if not found.unit.record_level:
         return [compared]
     exchanged = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sordino.privacy.views import NEIGHBOURS, rows_words
-from sordino.util.formatting import delta_text, percent_up, rounded_up
+from sordino.privacy.unit import Unit
+from sordino.util.formatting import delta_text, percent_up, round_up
 
 if TYPE_CHECKING:
-    from sordino.privacy.release import Unit
     from sordino.study.compare import ComparisonRow
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
@@ -25,13 +24,12 @@ def protects_nothing(epsilon: Mapping[Any, float | None]) -> bool:
 def neighbour_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None) -> list[str]:
     """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
     and persons; `epsilon_rows` holds upper bounds of epsilon for a person with several rows, where they are known."""
-    neighbours = [f"Neighbours: {NEIGHBOURS[unit]}."]
-    return neighbours + ([rows_words(epsilon_rows or {})] if unit == "record" else [])
+    return [f"Neighbours: {unit.neighbours}.", *unit.caveats(epsilon_rows)]
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
     """Format an epsilon, rounded up so that it is never understated; None and infinity become `infinite`."""
-    return infinite if value is None or math.isinf(value) else rounded_up(value)
+    return infinite if value is None or math.isinf(value) else round_up(value)
 
 
 def replacement_words(epsilon: float | None, at: float | None, delta: float, infinite: str = "∞") -> str:

@@ -14,7 +14,7 @@ from sordino.federation.execution import Mode, stack_count, stack_size
 from sordino.learning.network import Learner
 from sordino.method import Method
 from sordino.privacy.budget.record_plan import RecordPlan
-from sordino.privacy.clipping import CompiledSum, compiled_sum
+from sordino.privacy.clipping import CompiledSum, compile_sum
 from sordino.privacy.release import Gradients, all_releases, takes_gradients_alone
 from sordino.simulator import effort
 from sordino.simulator.effort import eager_seconds
@@ -57,7 +57,7 @@ def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData
     obstacle = why_not_stacked(method, learner, cohort, wishes.compiled == "always")
     seconds: dict[Mode, float] = {}
     engine: Mode
-    if wishes.engine == "stacked" and method.unit == "record" and obstacle:
+    if wishes.engine == "stacked" and method.unit.record_level and obstacle:
         raise UserError(f"Clients of this run cannot be stacked, {obstacle}: leave `engine` out.")
     if wishes.engine != "auto":
         engine = wishes.engine
@@ -97,7 +97,7 @@ def described(engine: Mode, stack: int) -> str:
 
 def why_not_stacked(method: Method, learner: Learner, cohort: int, compiled: bool = False) -> str | None:
     """What keeps clients from being stacked; None where nothing does. `compiled` is whether their steps are."""
-    obstacle = why_no_records_stacked(method, learner, compiled) if method.unit == "record" else None
+    obstacle = why_no_records_stacked(method, learner, compiled) if method.unit.record_level else None
     if obstacle:
         return obstacle
     if cohort == 1:
@@ -125,7 +125,7 @@ def why_no_records_stacked(method: Method, learner: Learner, compiled: bool) -> 
 def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, cohort: int) -> dict[Mode, float]:
     """What one step takes for each client, stacked and one by one, in seconds by rule."""
     stacks = stack_count(cohort, stack_size(learner.layout.size))
-    if method.unit == "record":
+    if method.unit.record_level:
         # Clients who take equally many steps are stacked, about so many kinds of them as there are numbers of steps.
         kinds = len(np.unique(-(-data.train.sizes // method.batch)))
         width = max(1, cohort // max(stacks, kinds))
@@ -193,4 +193,4 @@ def compile_for(method: Method, module: nn.Module, data: FederatedData) -> Compi
     taken, layout = [release for release in releases if isinstance(release, Gradients)], Learner(module).layout
     thresholds = len(layout.layers) if any(release.layered for release in taken) else 1
     thresholds = len(layout.sizes) if any(release.separate for release in taken) else thresholds
-    return compiled_sum(module, data.shape, data.classes, thresholds)
+    return compile_sum(module, data.shape, data.classes, thresholds)

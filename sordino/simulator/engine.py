@@ -20,12 +20,12 @@ from sordino.learning.metrics import METRICS, Reached, evaluated, metrics_of, no
 from sordino.simulator.memory import Memory
 
 PREDICTED = 2**22
-"""How many class probabilities are looked at together."""
+"""Most class probabilities that are computed at a time."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A question to some clients, and where each puts what it remembers of it."""
+    """A question to some clients, and the memory slots for their new states."""
 
     question: Question
     targets: Sequence[int]
@@ -33,7 +33,7 @@ class Work:
     evaluate: bool
 
     def part(self, places: Sequence[int]) -> Work:
-        """The same for those of the clients that stand at `places`."""
+        """The part of this work that is for the clients at `places`."""
         return replace(self, question=self.question.to(places), targets=[self.targets[place] for place in places])
 
 
@@ -45,8 +45,8 @@ class Engine:
         self.stack = stack_size(clients.learner.layout.size)
 
     def units(self, who: Sequence[int], step: str | None = None) -> list[list[int]]:
-        """Places in `who` in groups that must be worked on together, those with most records first: for a step of the
-        method, or for what is done without one."""
+        """Places in `who`, in groups that must be worked on together, those with most records first; None as `step` is
+        for work that is no step of the method."""
         numbers = np.asarray(who)
         by_size = np.lexsort((numbers, -self.clients.data.train.sizes[numbers]))
         kinds = np.zeros(len(numbers), dtype=np.int64)
@@ -55,7 +55,7 @@ class Engine:
         return self.clients.execution.groups(by_size, self.stack, kinds)
 
     def work(self, work: Work) -> Answer:
-        """Let clients answer, and let them remember."""
+        """Let clients answer, write what they keep into their memory, and evaluate their models where that is due."""
         who = work.question.clients
         outcome = self.clients.answer(work.question, self.memory.states(who))
         accuracies = np.full((len(who), 3), np.nan)
@@ -71,14 +71,14 @@ class Engine:
         return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept), outcome.drawn)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
-        """What clients predict with in the end: models that they trained for it, and how members are mixed."""
+        """Blended predictors of clients: the models that they trained for it, and how members are mixed."""
         states = self.memory.states(clients)
         took_part = states["participations"]
         made = Blending(self.clients, clients, states["model"], took_part, message).mixtures()
         return Answer({"models": made.models.flatten(1), **made.rules()}, made.accuracies, rejected=0, bytes=0)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        """Each client's test accuracy with `model`, or with its own model when that is None.
+        """Each client's test accuracy with `model`, or with its own model where that is None.
 
         A client that has never taken part has no model of its own: `nan`.
         """
@@ -96,7 +96,7 @@ class Engine:
         return found
 
     def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
-        """What clients reach on their test records with `model`, or each with its own model when that is None.
+        """Metrics of `model` on clients' test records, or of each client's own model where that is None.
 
         A client that has never taken part has no model of its own: `nan`, and nothing in the sums.
         """
@@ -124,7 +124,7 @@ class Engine:
 
 
 def together(answers: list[Answer]) -> Answer:
-    """Several answers as one, rows in the order in which they come."""
+    """Join several answers into one, rows in the order in which they come."""
     if len(answers) == 1:
         return answers[0]
     values = {name: torch.cat([answer.values[name] for answer in answers]) for name in answers[0].values}

@@ -1,4 +1,8 @@
-"""A checksum of many rows at once, against damage on disk; it is no secret, and no defence against forgery.
+"""Clients' memory in a simulation: one file for each session of a run, with two slots per client.
+
+A client's new row goes into the slot that the last checkpoint does not refer to, so that a run that is killed finds
+the row of its checkpoint as it was. Rows have checksums against damage on disk; they are no secret, and no defence
+against forgery.
 
 A row is a sequence of 64-bit words, each multiplied by an odd weight of its own; the checksum is the sum of the
 products modulo 2^64. Because odd weights can be divided by, a change of one word always shows. Changes of several that
@@ -17,17 +21,18 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.util.files import ADVICE, unused
+from sordino.federation.transport import MemorySnapshot
+from sordino.util.files import ADVICE, unused_path
 
 CHECKSUM = np.dtype("<u8")
 BLOCK = 2**13
-"""Words that have weights of their own; behind them come the same weights times a power of `STEP`."""
+"""Number of words with weights of their own; later words have the same weights times a power of `STEP`."""
 WEIGHTS = np.random.PCG64(0).random_raw(BLOCK) | np.uint64(1)
 STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def checksums(rows: np.ndarray) -> np.ndarray:
-    """The checksum of each row of float32 numbers."""
+    """Checksum of each row of float32 numbers."""
     whole = rows.shape[1] // 2
     words = rows[:, : 2 * whole].view(CHECKSUM)
     found = np.zeros(len(rows), dtype=CHECKSUM)
@@ -40,41 +45,41 @@ def checksums(rows: np.ndarray) -> np.ndarray:
 
 
 FILE = "memory.bin"
-"""Each session of a run has a file of its own, with a number in its name where there are others."""
+"""Name of the file; each session of a run has its own, with a number in its name where there are others."""
 
 
 class Memory:
-    """What every client remembers, private and public."""
+    """Memory of every client, private and public."""
 
     def __init__(self, folder: Path, blank: dict[str, Tensor], clients: int) -> None:
-        """A new file in `folder`, under a name of its own. `blank` is what a client remembers before it has taken
-        part."""
-        self.path = unused(folder / FILE)
+        """Make a new file in `folder`, under a name of its own. `blank` is the memory of a client that has not taken
+        part yet."""
+        self.path = unused_path(folder / FILE)
         self.blank = {name: value.detach().to("cpu", torch.float32) for name, value in blank.items()}
         self.width = sum(value.numel() for value in self.blank.values())
         self._stride = 4 * self.width + CHECKSUM.itemsize
         self.slots = np.zeros(clients, dtype=np.uint8)
-        """Where each client's current state lies."""
+        """Slot of each client's current state."""
         self.participations = np.zeros(clients, dtype=np.int32)
-        """How often each client has taken part."""
+        """Number of times that each client has taken part."""
         self.checksums = np.zeros(clients, dtype=CHECKSUM)
-        """Of the states that the last checkpoint points to."""
+        """Checksums of the states that the last checkpoint refers to."""
         self._fresh = np.zeros(clients, dtype=bool)
-        """Whose current state is younger than the last checkpoint."""
+        """For each client, whether its current state is younger than the last checkpoint."""
         self._blank = torch.cat([value.reshape(-1) for value in self.blank.values()]).numpy()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
     def targets(self, who: Sequence[int]) -> list[int]:
-        """The slot to which each client's next state shall be written."""
+        """Slot to which each client's next state must be written."""
         slots: list[int] = np.where(self._fresh[who], self.slots[who], 1 - self.slots[who]).tolist()
         return slots
 
     def states(self, clients: Sequence[int]) -> States:
-        """What clients remember, one row each, with `participations`."""
+        """Clients' memory, one row each, with `participations`; it is read from the file when it is looked at."""
         return States(self, clients)
 
     def read(self, clients: Sequence[int]) -> dict[str, Tensor]:
-        """What clients remember, one row each."""
+        """Clients' memory, one row each."""
         rows = np.empty((len(clients), self.width), dtype=np.float32)
         for row, client, times in zip(rows, clients, self.participations[clients].tolist(), strict=True):
             if times:
@@ -84,7 +89,7 @@ class Memory:
         return self._unpacked(torch.from_numpy(rows))
 
     def write(self, clients: Sequence[int], slots: Sequence[int], states: dict[str, Tensor]) -> None:
-        """Put clients' new states, one row each, into their `slots`. They count once `advance` has been called."""
+        """Write clients' new states, one row each, into their `slots`. They count once `advance` has been called."""
         if set(states) != set(self.blank):
             raise UserError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(states)}: see Method.memory.")
         columns = [states[name].detach().reshape(len(clients), -1) for name in self.blank]
@@ -95,30 +100,31 @@ class Memory:
             self._put(row, checksum.tobytes(), offset)
 
     def advance(self, who: Sequence[int], targets: Sequence[int]) -> None:
-        """Make what was written the clients' current state."""
+        """Make the states in the slots `targets` the clients' current ones."""
         self.slots[who] = targets
         self.participations[who] += 1
         self._fresh[who] = True
 
-    def commit(self) -> None:
-        """Bring everything written to disk: from now on it is what a resumed run finds."""
+    def commit(self) -> MemorySnapshot:
+        """Bring everything that clients remember to disk; the snapshot finds it again, whatever is written later."""
         os.fsync(self._file)
         for client in np.flatnonzero(self._fresh).tolist():
             place = self._offset(client, self.slots[client]) + 4 * self.width
             os.preadv(self._file, [self.checksums[client : client + 1].data], place)
         self._fresh[:] = False
+        return MemorySnapshot(self.path.name, self.slots.copy(), self.participations.copy(), self.checksums.copy())
 
-    def take_over(self, old: Path, slots: np.ndarray, participations: np.ndarray, recorded: np.ndarray) -> None:
-        """Copy the state of a checkpoint, with its `recorded` checksums, from another file; a row that is not as it was
-        written raises."""
+    def take_over(self, folder: Path, snapshot: MemorySnapshot) -> None:
+        """Copy what clients remembered at a checkpoint from its file in `folder`; a damaged row is refused."""
+        old, recorded = folder / snapshot.file, snapshot.checksums
         row = np.empty(self.width, dtype=np.float32)
         try:
             source = os.open(old, os.O_RDONLY)
         except OSError as error:
             raise UserError(f"The clients' memory {old} cannot be read ({error.strerror}): {ADVICE}.") from error
         try:
-            for client in np.flatnonzero(participations).tolist():
-                read = os.preadv(source, [row.data], self._offset(client, slots[client]))
+            for client in np.flatnonzero(snapshot.participations).tolist():
+                read = os.preadv(source, [row.data], self._offset(client, snapshot.slots[client]))
                 (made,) = checksums(row[None])
                 if read < row.nbytes or made != recorded[client]:
                     raise UserError(
@@ -127,7 +133,7 @@ class Memory:
                 self._put(row, made.tobytes(), self._offset(client, 0))
         finally:
             os.close(source)
-        self.participations[:], self.checksums[:] = participations, recorded
+        self.participations[:], self.checksums[:] = snapshot.participations, recorded
 
     def close(self) -> None:
         """Close the file."""
@@ -155,7 +161,7 @@ class Memory:
 
 
 class States(Mapping[str, Tensor]):
-    """What some clients remember, one row each, read from the file when it is looked at."""
+    """Memory of some clients, one row each, read from the file when it is looked at."""
 
     def __init__(self, memory: Memory, clients: Sequence[int]) -> None:
         self._memory, self._clients = memory, clients

@@ -1,4 +1,4 @@
-"""What the other processes of an engine do: answer questions until the process that asks them is gone.
+"""Worker processes of an engine: they answer questions until the process that asks them is gone.
 
 A worker may be killed at any instant. Nobody waits for it then: the turn is a number in a file that all processes have
 open, under a lock that the system takes away from a process which ends. A worker ends with the process that started it.
@@ -30,13 +30,13 @@ from sordino.simulator.engine import Engine, Work, together
 from sordino.simulator.slabs import Slabs
 
 TURN = 8
-"""Bytes of the number whose turn it is."""
+"""Size in bytes of the number of the next unit."""
 Figures = Literal["accuracies", "metrics"]
 EVALUATIONS: dict[Figures, Callable[[Engine, Sequence[int], Tensor | None], Any]] = {
     "accuracies": lambda engine, clients, model: engine.accuracies(clients, model),
     "metrics": lambda engine, clients, model: engine.metrics(clients, model),
 }
-"""What may be measured of models on clients' test records."""
+"""Evaluations of models on clients' test records, by name."""
 PARENT_DEATH_SIGNAL = 1
 """Linux's number for the wish to be sent a signal when the parent ends (PR_SET_PDEATHSIG)."""
 
@@ -50,7 +50,7 @@ class SharedRows(str):
 
 
 def serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int, parent: int) -> None:
-    """A worker's life: answer questions until the process that asks them is gone."""
+    """Main function of a worker: answer questions until the process that asks them is gone."""
     end_with(parent)
     for other in others:  # inherited ends of the main process; open here they would keep pipes from closing
         other.close()
@@ -96,15 +96,15 @@ def end_with(parent: int) -> None:
 
 
 def taken(turn: int, units: int) -> Iterator[int]:
-    """The numbers of the units that fall to this process: the next one each time it is free."""
+    """Numbers of the units that fall to this process: the next one each time it is free."""
     while (number := _next(turn)) < units:
         yield number
 
 
 def _next(turn: int) -> int:
-    """The number that all processes see, which is one higher for whoever comes next.
+    """Take the next number from the file that all processes share.
 
-    The lock belongs to this process: where it dies, the system lets go of it.
+    The lock belongs to this process: if it dies, the system releases it.
     """
     fcntl.lockf(turn, fcntl.LOCK_EX)
     try:
@@ -116,7 +116,7 @@ def _next(turn: int) -> int:
 
 
 def _work(engine: Engine, shared: Slabs, work: Work, units: list[list[int]]) -> Callable[[int], Answer]:
-    """How one unit of a question is worked on."""
+    """Function that works on one unit of a question, by its number."""
     message = {name: _found(shared, value) for name, value in work.question.message.items()}
     whole = replace(work, question=replace(work.question, message=message))
     return lambda number: engine.work(whole.part(units[number]))
@@ -132,7 +132,7 @@ def _found(shared: Slabs, value: Any) -> Any:
 def _evaluation(
     figures: Figures, engine: Engine, shared: Slabs, question: dict[str, Any], units: list[Sequence[int]]
 ) -> Callable[[int], Any]:
-    """How one unit of clients is evaluated."""
+    """Function that evaluates one unit of clients, by its number."""
     model = shared[question["model"]] if question else None
     return lambda number: EVALUATIONS[figures](engine, units[number], model)
 
@@ -140,7 +140,7 @@ def _evaluation(
 def _blending(
     engine: Engine, shared: Slabs, message: dict[str, Any], units: list[Sequence[int]]
 ) -> Callable[[int], Answer]:
-    """How the models of one unit of clients are blended."""
+    """Function that blends the models of one unit of clients, by its number."""
     found = {name: _found(shared, value) for name, value in message.items()}
     return lambda number: engine.blend(units[number], found)
 
@@ -151,11 +151,11 @@ KINDS: dict[str, Callable[..., Callable[[int], Any]]] = {
     "metrics": partial(_evaluation, "metrics"),
     "blend": _blending,
 }
-"""What a worker may be asked for, each with what makes a function of a unit's number."""
+"""Kinds of question to a worker, each with the maker of a function of a unit's number."""
 
 
 def _answer(pipe: Connection, answers: Slabs, done: dict[int, Answer]) -> None:
-    """Leave the rows of the units that were done in slabs, and tell of them."""
+    """Put the rows of the units that were done into slabs, and send where they are."""
     if not done:
         slabs.send(pipe, ("done", ([], None)))
         return

@@ -1,4 +1,4 @@
-"""The transport of a simulation: worker processes, and a file for what clients remember."""
+"""The transport of a simulation: worker processes, and a file for clients' memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sordino.federation.message import Message
 from sordino.federation.transport import Answer
 from sordino.learning.metrics import Reached
 from sordino.simulator.engine import Work
+from sordino.simulator.memory import Memory
 from sordino.simulator.workers import Workers
 
 
@@ -22,16 +23,32 @@ class Simulation:
     def __init__(
         self, workers: Workers, failed: Callable[[str], None] = lambda sentence: None, own: bool = False
     ) -> None:
-        """`failed` is called with a sentence (without the error's own words) when a client's part of a round fails,
-        before anybody can react to it. With `own` code a lack of files or memory counts as such a failure too: nobody
-        knows whether the step or the machine is to blame."""
-        self._workers, self._memory, self._failed = workers, workers.engine.memory, failed
+        """Let `workers` answer for the clients.
+
+        Args:
+            workers: The engine and its processes.
+            failed: Called with a sentence (without the error's own words) when a step fails at a client, before
+                anybody can react to it.
+            own: Whether the run uses code of the user's own. Then a lack of files or memory counts as such a failure
+                too: nobody knows whether the step or the machine is to blame.
+        """
+        self._workers, self._failed = workers, failed
+        self.engine = workers.engine
         self._excused = (KeyboardInterrupt,) if own else (KeyboardInterrupt, *MACHINE)
-        self.clients = len(self._memory.slots)
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self.memory.slots)
+
+    @property
+    def memory(self) -> Memory:
+        """Clients' memory."""
+        return self.engine.memory
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         charge()
-        targets = self._memory.targets(question.clients)
+        targets = self.memory.targets(question.clients)
         try:
             answer = self._workers.work(Work(question, targets, evaluate))
         except self._excused:
@@ -39,45 +56,43 @@ class Simulation:
         except BaseException as error:
             what = type(error).__name__
             self._failed(f"{question.step} failed at a client in round {question.round + 1} ({what})")
-            if isinstance(error, OSError | MemoryError):  # not of the store, whose folder whoever catches it names
+            if isinstance(error, OSError | MemoryError):  # else whoever catches it would blame the store's folder
                 raise UserError(f"The step {question.step} failed at a client ({what}: {error}).") from error
             raise
-        if answer.kept:  # a question that leaves nothing behind is no participation
-            self._memory.advance(question.clients, targets)
+        if answer.kept:  # a question that leaves nothing behind does not count as taking part
+            self.memory.advance(question.clients, targets)
         return answer
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
-        states = self._memory.states(clients) if names else {}
+        states = self.memory.states(clients) if names else {}
         return {name: states[name] for name in names}
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         return self._workers.accuracies(clients, model)
 
     def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
-        """What clients reach with `model`, or each with its own when that is None."""
+        """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
         return self._workers.metrics(clients, model)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
-        """What clients predict with in the end, one row each; `message` holds the server's models."""
+        """Blended predictors of the clients, one row each; `message` holds the server's models."""
         return self._workers.blend(clients, message)
 
     def pieces(self) -> list[list[int]]:
-        """All clients, those with most records first, in pieces whose models fit into memory.
-
-        They depend on nothing but the clients and their network: neither do the results.
-        """
-        engine = self._workers.engine
+        """All clients, those with most records first, in pieces whose models fit into memory. They depend on the
+        clients and their network alone, so that a resumed run finds the same ones."""
+        engine = self.engine
         order = [place for unit in engine.units(range(self.clients)) for place in unit]
         size = 2 * engine.stack
         return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
     def participants(self) -> list[int]:
-        """The clients that have taken part."""
-        found: list[int] = np.flatnonzero(self._memory.participations).tolist()
+        """Clients that have taken part, in ascending order."""
+        found: list[int] = np.flatnonzero(self.memory.participations).tolist()
         return found
 
     def personal_models(self, clients: Sequence[int]) -> Iterator[Tensor]:
-        """What clients predict with, one row each, in pieces that fit into memory."""
-        size = self._workers.engine.stack
+        """Personal models, one row per client, in pieces that fit into memory."""
+        size = self.engine.stack
         for begin in range(0, len(clients), size):
-            yield self._memory.states(clients[begin : begin + size])["model"]
+            yield self.memory.states(clients[begin : begin + size])["model"]

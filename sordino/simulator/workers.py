@@ -43,14 +43,14 @@ class _Worker:
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
-        """Talk to it; that it is gone is told in a sentence."""
+        """Talk to the process; if it is gone, raise an error that says how it ended."""
         try:
             yield
         except (EOFError, OSError) as error:
             raise WorkerError(f"A worker process {self._end()}.") from error
 
     def _end(self) -> str:
-        """How it ended, as far as is known."""
+        """Description of how the process ended, as far as is known."""
         self.process.join(timeout=5)
         code = self.process.exitcode
         if code is None or code >= 0:
@@ -73,11 +73,11 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """How many processes do the work."""
+        """Number of processes that do the work."""
         return 1 + len(self._team)
 
     def work(self, work: Work) -> Answer:
-        """Put a question to clients; rows come back in the order in which it names them."""
+        """Put a question to clients; rows come back in the order in which the question names them."""
         question = work.question
         units = self.engine.units(question.clients, question.step)
 
@@ -90,7 +90,7 @@ class Workers:
         return self._gathered(units, one)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
-        """What clients predict with in the end, one row each; `message` holds the server's models."""
+        """Blended predictors of the clients, one row each; `message` holds the server's models."""
         units = self.engine.units(clients)
         named = [[clients[place] for place in unit] for unit in units]
 
@@ -102,15 +102,15 @@ class Workers:
         return self._gathered(units, one)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        """Each client's test accuracy with `model`, or with its own when that is None."""
+        """Each client's test accuracy with `model`, or with its own where that is None."""
         return np.concatenate(self._evaluated("accuracies", clients, model))
 
     def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
-        """What clients reach with `model`, or each with its own when that is None."""
+        """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
         return Reached.joined(self._evaluated("metrics", clients, model))
 
     def _evaluated(self, figures: Figures, clients: Sequence[int], model: Tensor | None) -> list[Any]:
-        """The figures of each unit of clients, in their order."""
+        """Figures of each unit of clients, in order."""
         size = self.engine.stack
         units = [clients[begin : begin + size] for begin in range(0, len(clients), size)]
 
@@ -164,12 +164,12 @@ class Workers:
                 slabs.send(worker.pipe, (kind, question, states))
 
     def _own(self, units: int, one: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
-        """The units that fall to this process, and what comes of them."""
+        """Numbers of the units that fall to this process, with their results."""
         for number in taken(self._turn, units) if self._team else range(units):
             yield number, one(number)
 
     def _gathered(self, units: list[list[int]], one: Callable[[int], Answer]) -> Answer:
-        """The answers of all units, whoever worked on them, as one; `units` are places in it."""
+        """Join the answers of all units, whichever process made them; `units` are places in the result."""
         taken = list(self._own(len(units), one))
         answers, done = [answer for _, answer in taken], [units[number] for number, _ in taken]
         for worker in self._team:
@@ -192,7 +192,7 @@ class Workers:
         return light
 
     def _filled(self, key: str, value: Tensor) -> Shared:
-        """A slab that holds a tensor, by its name."""
+        """Copy a tensor into the slab called `key`."""
         slab = self._shared.get(key)
         if slab is None or slab.shape != value.shape or slab.dtype != value.dtype:
             slab = self._shared[key] = self._slab(key, value)
@@ -238,7 +238,7 @@ class Workers:
 
 
 def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
-    """Several answers as one, each row put where `places` says."""
+    """Join several answers into one; `places` says where each row belongs."""
     order = np.concatenate([np.asarray(part) for part in places])
     accuracies = np.concatenate([answer.accuracies for answer in answers])
     values = {}
@@ -256,7 +256,7 @@ def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
 
 
 def _index(places: list[int]) -> slice | Tensor:
-    """Places in a row are a slice, which is copied to many times faster than to single places."""
+    """Index of `places`: a slice where they are consecutive, because copying to a slice is many times faster."""
     if places == list(range(places[0], places[0] + len(places))):
         return slice(places[0], places[0] + len(places))
     return torch.tensor(places)

@@ -1,1 +1,3 @@
 """Store: runs on disk, their ledgers, checkpoints and spending."""
+
+__all__ = ["checkpoint", "database", "importing", "journal", "ledger_rows", "lock", "run_files", "spending", "store"]

@@ -18,27 +18,28 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sordino.errors import UserError
+from sordino.federation.transport import MemorySnapshot
 from sordino.util.files import KeptFile, keep_file
 
 PLAIN = (type(None), bool, int, float, str)
-"""Python's JSON brings these back as they were, infinity and nan included."""
+"""Types that Python's JSON restores exactly, infinity and nan included."""
 SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple}
 MAPPINGS: dict[str, type] = {"dict": dict, "ordered": OrderedDict}
 
 
-def encoded(state: dict[str, Any]) -> tuple[str, list[Tensor]]:
-    """A server's state as text and as tensors of bytes; what cannot be kept is refused by name."""
+def encode(state: dict[str, Any]) -> tuple[str, list[Tensor]]:
+    """Encode a server's state as text and tensors of bytes; refuse by name what cannot be stored."""
     text, tensors = _structure(state)
     return text, [_bytes(value) for value in tensors]
 
 
 def check_keepable(state: dict[str, Any]) -> None:
-    """Refuse a state that no checkpoint could keep; copies no tensor."""
+    """Refuse a state that a checkpoint cannot store; copies no tensor."""
     _structure(state)
 
 
-def decoded(text: str, contents: list[Tensor]) -> dict[str, Any]:
-    """The inverse of `encoded`."""
+def decode(text: str, contents: list[Tensor]) -> dict[str, Any]:
+    """Decode a server's state: the inverse of `encode`."""
     made: dict[int, Any] = {}
 
     def value(written: Any) -> Any:
@@ -60,7 +61,7 @@ def decoded(text: str, contents: list[Tensor]) -> dict[str, Any]:
 
 
 def _structure(state: dict[str, Any]) -> tuple[str, list[Tensor | np.ndarray]]:
-    """The state's text, and the tensors and arrays that it names by number."""
+    """Return the state's text, and the tensors and arrays that it refers to by number."""
     found: list[Tensor | np.ndarray] = []
     numbers: dict[int, int] = {}
 
@@ -102,7 +103,7 @@ def _structure(state: dict[str, Any]) -> tuple[str, list[Tensor | np.ndarray]]:
 
 
 def refused(where: str, value: Any, role: str = "") -> UserError:
-    """The error for something in the server's state that a checkpoint cannot keep."""
+    """Make the error for a value in the server's state that a checkpoint cannot store."""
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if isinstance(value, np.ndarray | np.generic | Tensor):
@@ -114,7 +115,8 @@ def refused(where: str, value: Any, role: str = "") -> UserError:
 
 
 def _about(value: Tensor) -> list[Any]:
-    """How a tensor lies over its bytes. Results may depend on the order in memory: a dense tensor keeps its strides."""
+    """Describe a tensor: type, shape, strides and whether it is a leaf. Results may depend on the order in memory, so a
+    dense tensor keeps its strides."""
     strides = torch.empty_like(value, device="meta").stride()
     is_leaf = value.requires_grad and value.is_leaf
     return [str(value.dtype).removeprefix("torch."), list(value.shape), list(strides), is_leaf]
@@ -147,50 +149,48 @@ MAKERS: dict[str, Callable[..., Any]] = {"array": _array, "tensor": _tensor, "pa
 
 MODELS = "models.safetensors"
 LEFTOVERS = ("round-*", "memory*", "models*", "ledger-*", "blend-*")
-"""What sessions of a run write into its folder, finished or not."""
+"""Files that sessions of a run write into its folder, finished or not."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that is needed to go on."""
+    """State of a run between two rounds, from which it resumes."""
 
     round: int
-    """How many rounds are done."""
+    """Number of rounds done."""
     questions: int
-    """How many questions have been asked."""
+    """Number of questions asked."""
     server: dict[str, Any]
-    """What the server keeps."""
+    """State of the server."""
     averaged: Tensor | None
-    """The means of its models over the rounds, where they are kept."""
+    """Means of its models over the rounds, where they are kept."""
     over: bool
     """Whether the method's script has come to its end."""
-    memory: str
-    """The name of the file in which the clients' memory lies."""
-    slots: np.ndarray
-    participations: np.ndarray
-    checksums: np.ndarray
-    """Of each client's current row in that file."""
+    memory: MemorySnapshot | None
+    """Clients' memory; None where clients keep it themselves. Deployments of Sordino 0.4 name an empty file here."""
 
 
 def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
-    """Write a checkpoint beside all others; a crash leaves either nothing or the whole file."""
-    structure, contents = encoded(checkpoint.server)
+    """Write a checkpoint to a new file; a crash leaves either nothing or the whole file."""
+    structure, contents = encode(checkpoint.server)
     tensors = {f"server/{number}": content for number, content in enumerate(contents)}
     if checkpoint.averaged is not None:
         tensors["averaged"] = checkpoint.averaged
-    tensors["slots"] = torch.from_numpy(checkpoint.slots.copy())
-    tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
-    tensors["checksums"] = torch.from_numpy(checkpoint.checksums.view(np.int64).copy())
-    numbers = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
-    numbers |= {"over": "yes"} if checkpoint.over else {}
-    metadata = {**numbers, "memory": checkpoint.memory, "server": structure}
+    metadata = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
+    metadata |= {"over": "yes"} if checkpoint.over else {}
+    if checkpoint.memory is not None:
+        metadata["memory"] = checkpoint.memory.file
+        tensors["slots"] = torch.from_numpy(checkpoint.memory.slots)
+        tensors["participations"] = torch.from_numpy(checkpoint.memory.participations)
+        tensors["checksums"] = torch.from_numpy(checkpoint.memory.checksums.view(np.int64))
+    metadata["server"] = structure
     temporary = path.with_suffix(".tmp")
     write_tensors(tensors, temporary, metadata)
     return keep_file(temporary, path)
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file that is not in place yet."""
+    """Write a temporary safetensors file; a full disk raises an `OSError`."""
     try:
         save_file(tensors, path, metadata=metadata)
     except SafetensorError as error:  # how the library tells of a full disk
@@ -198,27 +198,29 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, st
 
 
 def load(kept: KeptFile, folder: Path) -> Checkpoint:
-    """Read a checkpoint, if it is as it was written."""
+    """Read a checkpoint; refuse a missing or damaged one."""
     with safe_open(kept.check(folder, "The checkpoint"), framework="pt") as file:
         metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    memory = None
+    if "memory" in metadata:
+        checksums = tensors["checksums"].numpy().view(np.uint64)
+        slots, participations = tensors["slots"].numpy(), tensors["participations"].numpy()
+        memory = MemorySnapshot(metadata["memory"], slots, participations, checksums)
     contents = [tensors[f"server/{number}"] for number in range(sum(name.startswith("server/") for name in tensors))]
     return Checkpoint(
         round=int(metadata["round"]),
         questions=int(metadata["questions"]),
-        server=decoded(metadata["server"], contents),
+        server=decode(metadata["server"], contents),
         averaged=tensors.get("averaged"),
         over="over" in metadata,
-        memory=metadata["memory"],
-        slots=tensors["slots"].numpy(),
-        participations=tensors["participations"].numpy(),
-        checksums=tensors["checksums"].numpy().view(np.uint64),
+        memory=memory,
     )
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A float32 tensor whose rows come in pieces and are never all in memory."""
+    """A float32 tensor whose rows come in pieces, never all in memory at once."""
 
     rows: int
     width: int
@@ -228,7 +230,7 @@ class Stream:
 def write_models(
     tensors: dict[str, Tensor], streams: dict[str, Stream], path: Path, metadata: dict[str, str] | None = None
 ) -> KeptFile:
-    """A safetensors file of `tensors` and of `streams`."""
+    """Write a safetensors file of `tensors` and of `streams`."""
     content = serialized(tensors, metadata)
     (length,) = struct.unpack("<Q", content[:8])
     header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
@@ -248,7 +250,7 @@ def write_models(
 
 
 def remove_leftovers(folder: Path, *kept: str) -> None:
-    """Remove what sessions of a run have written into its folder, except for the files named `kept`."""
+    """Remove the files of a run's sessions from its folder, except those named `kept`."""
     for pattern in LEFTOVERS:
         for path in folder.glob(pattern):
             if path.name not in kept:

@@ -1,7 +1,6 @@
-"""A store's SQLite file: its tables, whose rows are chained by digests, and what goes wrong with it as sentences.
+"""SQLite file of a store: tables whose rows are chained by digests, and its failures as errors for users.
 
-Whatever is read is compared with a digest that was written with it: a damaged store is refused, and never a little
-different.
+Whatever is read is compared with a digest that was written with it: a damaged store is refused, never half believed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sordino.errors import UserError
 from sordino.util.files import sync_folder
 
 VERSION = 3
-"""Of the tables below: a store of another version is refused."""
+"""Version of the tables below: a store of another version is refused."""
 DATABASE = "sordino.db"
 TABLES = {
     "runs": (
@@ -59,21 +58,21 @@ COLUMNS = {
 }
 
 
-def _created(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """The statements that make tables, word for word as SQLite remembers them."""
+def _statements(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Return the statements that create tables, word for word as SQLite stores them."""
     return {table: f"CREATE TABLE {table} ({', '.join(columns)})" for table, columns in tables.items()}
 
 
-CREATED = _created(TABLES)
+CREATED = _statements(TABLES)
 DETAILS = ("rounds", "clients", "ledger")
 LACKING: dict[int, dict[str, tuple[str, ...]]] = {2: {"rounds": ("loss",), "ledger": ("entries", "shares")}}
 """Columns that the tables of earlier versions lack, for each version that can be read (2: Sordino 0.3)."""
 NO_ROWS = ""
-"""Where a chain of digests begins."""
+"""Beginning of a chain of digests."""
 
 
 class _Connection(sqlite3.Connection):
-    """A connection to a database that may be damaged so that SQLite's own complaint is no text."""
+    """A connection to a database that may be so damaged that SQLite's own message cannot be decoded."""
 
     def execute(self, *statement: Any) -> sqlite3.Cursor:
         try:
@@ -86,10 +85,10 @@ class Database:
     """A connection to the database of a store's folder."""
 
     lacking: tuple[str, ...] = ()
-    """The columns that the ledger of a store of an earlier version lacks."""
+    """Columns that the ledger of a store of an earlier version lacks."""
 
     def __init__(self, folder: Path, earlier: bool = False) -> None:
-        """Open the database, or make it with its tables. One of an `earlier` version must exist, and is only read."""
+        """Open the database, or create it with its tables. One of an `earlier` version must exist, and is only read."""
         self._folder, self._columns = folder, COLUMNS
         if earlier:
             self._open_earlier()
@@ -108,7 +107,7 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, kind: Literal["immediate", "deferred"]) -> Iterator[None]:
-        """All or nothing: `immediate` to write, `deferred` to see one state of the store in several questions."""
+        """Open a transaction: `immediate` to write, `deferred` to read one state of the store in several queries."""
         with saving(self._folder):
             self._connection.execute(f"begin {kind}")
             try:
@@ -120,14 +119,14 @@ class Database:
                 raise
 
     def select(self, table: str, where: str = "true", values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
-        """Rows of a table, by column, in the order in which they were written."""
+        """Return rows of a table as dictionaries, in the order in which they were written."""
         columns = self._columns[table]
         query = f"select {', '.join(columns)} from {table} where {where} order by rowid"
         with saving(self._folder):
             return [dict(zip(columns, row, strict=True)) for row in self.execute(query, values).fetchall()]
 
     def runs(self, run: str | None = None) -> list[dict[str, Any]]:
-        """The rows of the table `runs`, oldest first, or those of one run; one that was altered is refused."""
+        """Return the rows of the table `runs`, oldest first, or that of one run; refuse one that was altered."""
         rows = [row for row in self.select("runs") if run is None or row["run"] == run]
         for row in rows:
             if row["digest"] != _row_digest(row):
@@ -135,7 +134,7 @@ class Database:
         return rows
 
     def details(self, run: str, table: str) -> list[dict[str, Any]]:
-        """A run's rows of a table, if they are what was written."""
+        """Return a run's rows of a table; refuse them if they were altered."""
         with self.transaction("deferred"):
             found = [row for row in self.select("runs") if row["run"] == run]
             rows = self.select(table, "run = ?", (run,))
@@ -145,7 +144,7 @@ class Database:
         return rows
 
     def insert(self, run: str, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add rows to a run and to its chain, which is made of them as the database gives them back."""
+        """Add rows to a run and to its chain of digests, computed from the rows as the database returns them."""
         (last,) = self.execute(f"select coalesce(max(rowid), 0) from {table}").fetchone()
         places = ",".join("?" * len(COLUMNS[table]))
         self._connection.executemany(f"insert into {table} values ({places})", [(run, *row) for row in rows])
@@ -164,7 +163,7 @@ class Database:
         self.execute("update runs set digest = ? where run = ?", (_row_digest(row), run))
 
     def check_pages(self) -> None:
-        """Refuse a file that SQLite itself finds to be damaged."""
+        """Refuse a file that SQLite finds damaged."""
         with saving(self._folder):
             (answer,) = self.execute("pragma quick_check(1)").fetchone()
         if answer != "ok":
@@ -175,7 +174,7 @@ class Database:
         self._connection.close()
 
     def _open(self) -> None:
-        """Look whether the tables are those of this version, and make them where there are none."""
+        """Check that the tables are those of this version, and create them in a new database."""
         with self.transaction("deferred"):
             version, tables = self._tables()
         if not version and not tables:
@@ -211,8 +210,8 @@ class Database:
         if version not in LACKING:
             raise UserError(
                 f"The store {self._folder} has tables of version {version}, of which nothing can be imported: known "
-                f"are {', '.join(map(str, sorted(LACKING)))} and {VERSION}. Before version 2 nobody wrote down whose "
-                "data a run used."
+                f"are {', '.join(map(str, sorted(LACKING)))} and {VERSION}. Stores before version 2 did not "
+                "record whose data a run used."
             )
         lacking = LACKING[version]
         self.lacking = lacking["ledger"]
@@ -224,35 +223,35 @@ class Database:
             table: tuple(column for column in columns if column.split()[0] not in lacking.get(table, ()))
             for table, columns in TABLES.items()
         }
-        if tables != _created(made):
+        if tables != _statements(made):
             raise damaged(self._folder, "its tables are not as they were made")
 
     def _tables(self) -> tuple[int, dict[str, str]]:
-        """The version of the tables, and how each was made."""
+        """Return the version of the tables, and the statement that created each."""
         (version,) = self._connection.execute("pragma user_version").fetchone()
         query = "select name, sql from sqlite_schema where type = 'table'"
         return version, dict(self._connection.execute(query).fetchall())
 
 
 def version_of(folder: Path) -> int:
-    """The version of the tables of a store that is there."""
+    """Return the version of the tables of an existing store."""
     with saving(folder), contextlib.closing(sqlite3.connect(folder / DATABASE, timeout=30)) as connection:
         return int(connection.execute("pragma user_version").fetchone()[0])
 
 
 def run_folders(folder: Path) -> set[str]:
-    """The runs of a store that have a folder, whatever its database says."""
+    """Return the names of the runs that have a folder in the store, whatever its database says."""
     with saving(folder):
         return {path.name for path in (folder / "runs").glob("*") if path.is_dir()}
 
 
 def _row_digest(row: dict[str, Any]) -> str:
-    """Of a row of the table `runs`, without the digest itself."""
+    """Return the digest of a row of the table `runs`, without the stored digest itself."""
     return _digest({**row, "digest": None})
 
 
 def _chain(head: str, rows: Iterable[dict[str, Any]]) -> str:
-    """The end of a chain of digests that begins at `head` and goes on over `rows`."""
+    """Return the end of a chain of digests that begins at `head` and continues over `rows`."""
     for row in rows:
         head = _digest((head, *row.values()))
     return head
@@ -263,7 +262,7 @@ def _digest(value: object) -> str:
 
 
 def damaged(folder: Path, reason: str) -> UserError:
-    """The error for a database that has lost or changed something."""
+    """Make the error for a damaged database; `reason` says what is wrong."""
     reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
     return UserError(
         f"The database {folder / DATABASE} is damaged ({reason}): put it back from a copy, or choose another folder "
@@ -278,7 +277,7 @@ CANNOT_WRITE = {
 
 @contextlib.contextmanager
 def saving(folder: Path) -> Iterator[None]:
-    """Turn a failure to write or read the store into a sentence for the user."""
+    """Turn failures to write or read the store into errors for the user."""
     try:
         yield
     except ConnectionError:  # a worker process that is gone, not a file

@@ -1,4 +1,4 @@
-"""Import the spending of another store's runs, so that it still counts for the same people.
+"""Import of the spending of another store's runs, so that it still counts for the same people.
 
 Models, curves and ledgers stay where they are. Every run's spending becomes a row that counts in sums over runs and
 against `budget_over_runs`: whose data it used, what it protected, how it dealt the records if that is known, and what
@@ -17,13 +17,13 @@ from sordino.data import load
 from sordino.data.federate import fingerprint
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.store.database import DATABASE, VERSION, version_of
-from sordino.store.spending import Spent, larger, spends, spent_in
+from sordino.store.spending import Spent, larger, spending_of_run, spends
 from sordino.store.store import RunRow, Store
 
 READING = ("label", "labels", "shape", "table", "drop", "categorical")
-"""The keys that say how a user's own files are read."""
+"""Keys of an experiment that say how a user's own files are read."""
 
 
 class Imported(TypedDict):
@@ -54,7 +54,8 @@ class Importing(Source):
 
 
 def import_spending(old: Path, new: Path) -> Importing:
-    """Import the spending of all runs of the store `old` into the store `new`; rows that are there already are left."""
+    """Import the spending of all runs of the store `old` into the store `new`; runs that it has already stay as they
+    are."""
     if not (old / DATABASE).is_file():
         raise UserError(f"There is no store in {old}: name the folder of one, in which {DATABASE} lies.")
     if old.resolve() == new.resolve():
@@ -63,7 +64,7 @@ def import_spending(old: Path, new: Path) -> Importing:
         source = Store(old, must_exist=True, earlier=version_of(old) < VERSION)
         closing.callback(source.close)
         # All of it is read before anything is written.
-        rows = [(replace(row, people=_people(row)), spent_in(row, source)) for row in reversed(source.all())]
+        rows = [(replace(row, people=_people(row)), spending_of_run(row, source)) for row in reversed(source.all())]
         store = Store(new)
         closing.callback(store.close)
         with store.admitting():
@@ -86,12 +87,12 @@ def _people(row: RunRow) -> str:
 
 
 def _take_over(rows: list[tuple[RunRow, Spent]], old: Path, store: Store) -> Importing:
-    """Store runs that a store does not know, or of which it knows less."""
+    """Store runs that are new to a store, or that have spent more than it knows."""
     known = {row.origin: row for row in store.all()}
     found = Importing({"from": str(old), "store": str(store.folder), "imported": [], "known": [], "without_cost": []})
     for row, spent in rows:
         here = known.get(row.origin)
-        counted = spent if here is None else spent_in(here, store)
+        counted = spent if here is None else spending_of_run(here, store)
         most = larger(counted, spent)
         if here is not None and (here.state != "imported" or most == larger(counted, counted)):
             found["known"].append(row.run)

@@ -1,23 +1,24 @@
 """Charges between two checkpoints: one short file that is written before anything is asked.
 
-The database takes the ledger's rows with each checkpoint. What is charged after it stands in the journal: whoever kills
-a run, or never takes it up again, finds there what had been spent. A resumed run asks the same questions again, with
-the same noise: its charges must be those of the journal, or it is not the same run.
+The database gets the ledger's rows with each checkpoint. Later charges stand in the journal: if a run is killed, or
+never resumed, the journal says what had been spent. A resumed run asks the same questions again, with the same noise:
+its charges must be those of the journal, or it is not the same run.
 
-Where noise depends on the values that it covers, the journal also has what stands for a question's noise
-(`Source.take_drawn`), before anybody sees the answer. A resumed run whose clients come to other values makes a second
-release. It is then given up: all that the journal has stays spent, and what was asked since the last checkpoint is
-asked, drawn and charged anew under other numbers. A question without an answer here was seen by nobody.
+Where noise depends on the values that it covers, the journal also gets a digest of a question's noise
+(`Source.take_drawn`) before anybody sees the answer. A resumed run whose clients compute other values would make a
+second release. It is therefore given up: all that the journal has stays spent, and what was asked since the last
+checkpoint is asked, drawn and charged anew under other numbers. The answer to a question without a digest here was seen
+by nobody.
 
-Where noise does not depend on values, they are the same only where all that decides bits is the same. The journal has a
-description of the machine that wrote its rows (`describe_machine`). A run that is taken up on another one, or of whose
-rows nobody knows where they were written, is given up in the same way before it asks anything.
+Where noise does not depend on values, a repeated computation must give the same bits, and another machine may round
+differently. The journal therefore describes the machine that wrote its rows (`describe_machine`). A run that is resumed
+on another machine, or whose machine is unknown, is given up in the same way before it asks anything.
 
-A journal is there before anything is charged, and the store says so: one that is gone has been lost. It begins with the
-link of the last row that the database has, and with whose it is. A record is the length of its content with a checksum
-of that length, the content, and the row's link, which chains it to all rows before. A record that ends too early was
-being written when its writer was killed, and paid for nothing yet; any other change of a byte shows. A record of noise,
-of giving up, or of a machine has the same form; its link is that of its content behind the last row's.
+A journal is created before anything is charged, and the store says so: a missing one has been lost. It begins with the
+link of the database's last row and a digest of the run's name. A record is the length of its content with a checksum of
+that length, the content, and the row's link, which chains it to all rows before. A truncated record was being written
+when its writer was killed, and nothing had been asked for it yet; any other changed byte is detected. Records of noise,
+of giving up, and of a machine have the same form; their link chains their content to the last row's.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sordino.errors import UserError
-from sordino.privacy.ledger import BLANK, Row
+from sordino.privacy.ledger import FIRST_LINK, Row
 from sordino.util.files import ADVICE, replace_file
 
 MARK = b"Sordino's journal\n"
-"""With what a journal begins, before the link of the last row that the database has."""
+"""First bytes of a journal, before the link of the database's last row."""
 LENGTH = struct.Struct("<I")
 CHECKED_LENGTH = struct.Struct("<II")
-"""A length and its checksum: without that, a changed length would look like a record that was being written."""
-LINK = len(BLANK)
-"""Bytes of a row's link."""
+"""A length and its checksum: without it, a changed length would look like a truncated record."""
+LINK = len(FIRST_LINK)
+"""Length of a row's link, in bytes."""
 Linked = tuple[Row, bytes]
 """A row and its link."""
 BLOBS = tuple(field.name for field in fields(Row) if field.type == "bytes")
@@ -58,19 +59,25 @@ MACHINE = b"machine"
 
 
 class OtherValuesError(BaseException):
-    """A resumed run came to other values than before for something that had been answered.
+    """A resumed run computed other values than before for a question that had been answered.
 
-    It is no `Exception`, which a method's script might catch: its answer must not be used.
+    Not an `Exception`, which a method's script might catch: the answer must not be used.
     """
 
 
 class Journal:
-    """The rows of a run's ledger that its last checkpoint does not know."""
+    """Rows of a run's ledger since its last checkpoint."""
 
     def __init__(self, folder: Path, position: int, previous: bytes, begun: bool | None, machine: str = "") -> None:
-        """`position` is how many rows the last checkpoint knows, `previous` the link of the last of them. Its file is
-        made, and brought to disk, unless the store says that it has been `begun` before: then it must be there.
-        `machine` describes where values are computed; it is empty where that is not here, and answers are kept."""
+        """Open a journal, or create it durably.
+
+        Args:
+            folder: Folder of the run.
+            position: Number of rows of the last checkpoint.
+            previous: Link of the last of these rows.
+            begun: Whether the store says that the journal exists; then a missing one is refused.
+            machine: Description of the machine that computes values; empty where sites compute them.
+        """
         self.path = _path(folder, position)
         self._folder, self._machine = folder, machine
         found = _read(self.path, previous, begun)
@@ -87,7 +94,7 @@ class Journal:
         self._file: int | None = None
 
     def write(self, rows: Sequence[Row], links: Sequence[bytes]) -> None:
-        """Write rows behind those that are there; the first ones of a resumed run must be those that are there."""
+        """Append rows; a resumed run must first repeat the rows that are there."""
         self._check_going_on()
         for row, link in zip(rows, links, strict=True):
             if not self._owed:
@@ -97,8 +104,8 @@ class Journal:
                 raise self._other(row)
 
     def answered(self, question: int, drawn: int) -> None:
-        """Store the digest of an answer's noise before anybody sees the answer. A resumed run with another digest does
-        not go on: all since the last checkpoint is given up."""
+        """Append the digest `drawn` of an answer's noise before anybody sees the answer. If a resumed run has another
+        digest, everything since the last checkpoint is given up."""
         known = self._answers.pop(question, None)
         if known is None:
             self._append(_sealed(_answer(question, drawn), self._last))
@@ -108,9 +115,11 @@ class Journal:
             raise OtherValuesError
 
     def following(self, position: int, previous: bytes) -> Journal:
-        """The journal behind a checkpoint that knows `position` rows, of which the last has the link `previous`. What a
-        resumed run has yet to charge again goes over into it: it was asked, whether the run comes so far again or not.
-        This one stays, until the database knows of the checkpoint."""
+        """Return the journal after a new checkpoint of `position` rows, the last of which has the link `previous`.
+
+        Rows that a resumed run has not repeated yet are carried over: they were asked, whether or not the run gets
+        there again. This journal's file stays until the database has the checkpoint.
+        """
         self._check_going_on()
         path = _path(self._folder, position)
         if path == self.path:
@@ -120,7 +129,7 @@ class Journal:
         return Journal(self._folder, position, previous, begun=True, machine=self._machine)
 
     def check_settled(self) -> None:
-        """Refuse the end of a resumed run that has not charged everything again that it had charged."""
+        """Refuse the end of a resumed run that has not repeated all charges of the journal."""
         self._check_going_on()
         if self._owed:
             raise self._other(self._owed[0][0])
@@ -132,7 +141,7 @@ class Journal:
             self._file = None
 
     def _check_going_on(self) -> None:
-        """Raise the error that ended the session again, where a script has caught it."""
+        """Raise again the error that ended the session, in case a script has caught it."""
         if self._gives_up:
             raise OtherValuesError
 
@@ -158,8 +167,15 @@ class Journal:
 def rows_after(
     folder: Path, position: int, previous: bytes, begun: bool | None, lacking: Collection[str] = ()
 ) -> list[Row]:
-    """The rows in a run's journal behind the first `position` ones, which its database has; `begun` is what the store
-    says of the journal, `lacking` are fields that rows did not have when it was written."""
+    """Return the rows of a run's journal that its database does not have.
+
+    Args:
+        folder: Folder of the run.
+        position: Number of rows in the database.
+        previous: Link of the last of these rows.
+        begun: Whether the store says that the journal exists; None where it does not say.
+        lacking: Fields that rows did not have when the journal was written.
+    """
     found = _read(_path(folder, position), previous, begun, lacking)
     return [row for row, _ in found.given_up + found.rows]
 
@@ -187,17 +203,17 @@ def _write(path: Path, previous: bytes, found: _Found) -> int:
 
 
 def _head(path: Path, previous: bytes) -> bytes:
-    """How a journal begins: that it is one, behind which row, and of which run, whose folder has the run's name."""
+    """Return the first bytes of a journal: its mark, the previous link, and a digest of the run's name."""
     return MARK + previous + hashlib.sha256(path.parent.name.encode()).digest()
 
 
 def _record(row: Row, link: bytes) -> bytes:
-    return _framed(_content(row), link)
+    return _frame(_content(row), link)
 
 
 def _sealed(content: bytes, last: bytes) -> bytes:
-    """A record that is not a row, behind a row with the link `last`."""
-    return _framed(content, _seal(content, last))
+    """Return a record that is not a row, after a row with the link `last`."""
+    return _frame(content, _seal(content, last))
 
 
 def _seal(content: bytes, last: bytes) -> bytes:
@@ -209,7 +225,7 @@ def _answer(question: int, drawn: int) -> bytes:
     return ANSWER + json.dumps([question, drawn]).encode()
 
 
-def _framed(content: bytes, link: bytes) -> bytes:
+def _frame(content: bytes, link: bytes) -> bytes:
     length = LENGTH.pack(len(content))
     return length + LENGTH.pack(zlib.crc32(length)) + content + link
 
@@ -222,7 +238,7 @@ def _content(row: Row, lacking: Collection[str] = ()) -> bytes:
 
 
 def _row(content: bytes) -> Row:
-    """The inverse of `_content`."""
+    """Decode a row: the inverse of `_content`."""
     (head,) = LENGTH.unpack_from(content)
     plain, sizes = json.loads(content[LENGTH.size : LENGTH.size + head])
     blobs, start = {}, LENGTH.size + head
@@ -289,7 +305,7 @@ def _read(path: Path, previous: bytes, begun: bool | None, lacking: Collection[s
 
 
 def _records(content: bytes, place: int, path: Path) -> Iterator[tuple[bytes, bytes, int]]:
-    """The whole records of a journal from a `place` on: content, link, and where each ends."""
+    """Yield content, link and end of each whole record of a journal, from the offset `place` on."""
     while place + CHECKED_LENGTH.size <= len(content):
         length, checksum = CHECKED_LENGTH.unpack_from(content, place)
         if checksum != zlib.crc32(LENGTH.pack(length)):
@@ -310,5 +326,5 @@ def _gone(path: Path) -> DamagedJournalError:
 
 
 def damaged(path: Path) -> DamagedJournalError:
-    """The error for a journal whose bytes have changed."""
+    """Make the error for a journal whose bytes have changed."""
     return DamagedJournalError(f"The journal {path} is damaged, its rows do not fit together: {ADVICE}.")

@@ -1,4 +1,4 @@
-"""A run's ledger, read back and checked: its rows for other programs, and whether its figures follow from them."""
+"""Ledgers read back from a store: rows for other programs, and a check of a run's figures against them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from typing import Any
 
 import numpy as np
 
-from sordino.privacy.ledger import Ledger, Row, divided, head_of
+from sordino.privacy.ledger import Ledger, Row, head_of, split_attempt
 from sordino.privacy.release import PROMISED
-from sordino.privacy.views import VIEWS, protection
+from sordino.privacy.unit import protection
+from sordino.privacy.views import VIEWS
 from sordino.store.journal import DamagedJournalError, rows_after
 from sordino.store.store import RunRow, Store, unfinished
-from sordino.util.formatting import none
+from sordino.util.formatting import finite_or_none
 
 COLUMNS = (
     *("position", "question", "round", "step", "release", "clients", "owners", "pool"),
     *("sensitivity", *(f"noise_{view}" for view in VIEWS), "sampling_rate", "noise_multiplier", "times"),
     *("exposed", "not_covered", "told", "link"),
 )
-"""Of a row for other programs. Figures are those of the owner for whom the row costs most."""
+"""Columns of a row for other programs. Figures are those of the owner for whom the row costs most."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """What left the clients of a run."""
+    """A run and its ledger: everything that left its clients."""
 
     row: RunRow
     ledger: Ledger
-    """With what stands only in the journal, where the run was stopped."""
+    """Rows of the database, and of the journal if the run was stopped."""
 
     @classmethod
     def of(cls, store: Store, run: str) -> Account:
-        """The ledger of a run; one that was altered is refused, and one whose last rows went with the run's journal."""
+        """Read the ledger of a run; refuse one that was altered, or whose last rows were lost with the run's
+        journal."""
         row = store.get(run)
         if row.gone and not row.has_result:
             raise unfinished(row, store.folder)
@@ -46,7 +48,7 @@ class Account:
 
     @property
     def head(self) -> str:
-        """What stands for the whole ledger: whoever has written it down notices any change."""
+        """Digest of the whole ledger, in hexadecimal: it changes with any row."""
         return self.ledger.head.hex()
 
     def protects(self) -> dict[str, str]:
@@ -54,18 +56,18 @@ class Account:
         return protection(self.row.unit)
 
     def documents(self) -> list[dict[str, Any]]:
-        """The rows, by COLUMNS."""
+        """Return the rows as dictionaries with the keys of COLUMNS."""
         pairs = zip(self.ledger.rows, self.ledger.links, strict=True)
         return [_document(position, row, link) for position, (row, link) in enumerate(pairs)]
 
     def epsilon(self) -> dict[str, float | None]:
-        """For each observer, worked out anew from the rows; None where it is infinite or the run has no delta yet."""
+        """Compute epsilon for each observer from the rows; None where it is infinite or the run has no delta yet."""
         if self.row.result is None:
             return dict.fromkeys(VIEWS)
-        return {view: none(value) for view, value in self.ledger.epsilon(self.row.result.delta).items()}
+        return {view: finite_or_none(value) for view, value in self.ledger.epsilon(self.row.result.delta).items()}
 
     def disagreements(self) -> list[str]:
-        """Where the run's result says something else than its ledger, in sentences."""
+        """Return a sentence on each figure of the run's result that contradicts its ledger."""
         if self.row.result is None:
             return []
         result = self.row.result
@@ -82,7 +84,8 @@ class Account:
 
 
 def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
-    """The ledger of a run: what its database has, and, where it was stopped, what stands only in the `journal`."""
+    """Read the ledger of a run: rows of the database and, if the run was stopped and `journal` is true, of the
+    journal."""
     rows = store.ledger(row.run)
     if journal and row.summary is None:
         head = head_of(rows, store.lacking)
@@ -92,7 +95,7 @@ def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
 
 
 def went_on(row: RunRow, store: Store) -> bool:
-    """Whether a run has come further than `row` says, and has taken the journal away that was looked for."""
+    """Whether a run has advanced since `row` was read, so that the journal of then is gone."""
     places = [(one.checkpoint, one.models, one.summary is None) for one in (row, store.get(row.run))]
     return places[0] != places[1]
 
@@ -110,7 +113,7 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
     costly = int(np.argmax(row.costs()[-1]))
     found: dict[str, Any] = {
         "position": position,
-        "question": divided(row.question)[0],
+        "question": split_attempt(row.question)[0],
         "round": row.round + 1,
         "step": row.step,
         "release": row.release,
@@ -121,8 +124,8 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
     }
     for place, view in enumerate(VIEWS):
         met = float(noise[min(costly, len(noise) - 1), place])
-        found[f"noise_{view}"] = None if row.sampled else none(met)
-    rate, multiplier, times = _sampled(row)
+        found[f"noise_{view}"] = None if row.sampled else finite_or_none(met)
+    rate, multiplier, times = _sampling(row)
     return found | {
         "sampling_rate": rate,
         "noise_multiplier": multiplier,
@@ -134,8 +137,9 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
     }
 
 
-def _sampled(row: Row) -> tuple[float | None, float | None, int | None]:
-    """At record level: what the records of the owner with the least noise went through."""
+def _sampling(row: Row) -> tuple[float | None, float | None, int | None]:
+    """Return sampling rate, noise multiplier and number of releases of the owner with the least noise; None unless the
+    row is of sampled gradients."""
     if not row.sampled or row.pool == PROMISED:
         return None, None, None
     histories = row.histories()
@@ -144,7 +148,7 @@ def _sampled(row: Row) -> tuple[float | None, float | None, int | None]:
 
 
 def spans(numbers: Sequence[int] | np.ndarray) -> str:
-    """Client numbers in short: `0-99 105`."""
+    """Abbreviate client numbers: `0-99 105`."""
     ordered = np.sort(np.asarray(numbers))
     if not len(ordered):
         return ""

@@ -1,9 +1,8 @@
-"""Holding a run: only one process may advance it.
+"""Locks on runs: only one process may advance a run.
 
-The lock is one of the process, not of the open file: worker processes do not inherit it, so a worker that outlives its
-killed run, even one that is stopped, keeps nobody out. Such a lock has a trap: a process that opens the file once more
-and closes it lets go of its own lock. Which files this process holds is therefore remembered, and they are not opened
-again.
+A POSIX lock belongs to the process, not to the open file: worker processes do not inherit it, so a worker that outlives
+its killed run keeps nobody out. Such a lock has a trap: a process that opens the file once more and closes it releases
+its own lock. The files that this process has locked are therefore remembered, and not opened again.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ATTEMPTS = 20
-"""How often a lock is tried for: perhaps only somebody looks whether it is held."""
+"""Attempts before giving up; another process may only be probing."""
 _held: set[Path] = set()
 _alone = threading.Lock()
-"""Taken while such a file is opened, locked or looked at: another thread's look would let go of the lock as well."""
+"""Held while such a file is opened, locked or probed: another thread's probe would release the lock as well."""
 os.register_at_fork(after_in_child=_held.clear)
 
 
 class HeldError(Exception):
-    """Another process, or another part of this one, holds the file."""
+    """Another process, or another part of this one, holds the lock."""
 
 
 @contextlib.contextmanager
 def holding(path: Path) -> Iterator[None]:
-    """Hold the file at `path`, which is made where it is not there; raises `HeldError` where somebody else does."""
+    """Lock the file at `path`, which is created if it is missing; raise `HeldError` if it is locked already."""
     known = path.resolve()
     with _alone:
         if known in _held:
@@ -51,7 +50,7 @@ def holding(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the file at `path`."""
+    """Whether the file at `path` is locked."""
     with _alone:
         if path.resolve() in _held:
             return True
@@ -60,7 +59,7 @@ def is_held(path: Path) -> bool:
                 fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # it was never held, or its folder was removed
+        except OSError:  # it was never locked, or its folder was removed
             return False
         return False
 

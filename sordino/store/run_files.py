@@ -1,53 +1,66 @@
-"""What is kept of a run: the ledger, rounds and checkpoints, so that a kill at any instant loses nothing."""
+"""The state of a run in a store: ledger, rounds and checkpoints, so that a kill at any instant loses nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from sordino.errors import UserError
 from sordino.federation.rounds import RoundReport
 from sordino.federation.run_state import Restored
+from sordino.federation.transcript import Transcript
+from sordino.federation.transport import ClientMemory, MemorySnapshot
 from sordino.privacy.ledger import Ledger, Row
-from sordino.privacy.release import Unit
-from sordino.simulator.memory import Memory
 from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import check_keepable
 from sordino.store.database import saving
 from sordino.store.journal import Journal
 from sordino.store.run_summary import Summary
-from sordino.store.spending import Spent, spent_by, within
+from sordino.store.spending import Spent, spending_of_ledger, within
 from sordino.store.store import Progress, Store
 from sordino.util.files import KeptFile
-from sordino.util.formatting import none
+from sordino.util.formatting import finite_or_none
 
 
-class RunBooks:
-    """The books of one run, opened at its start or where its last checkpoint left it."""
+class RunFiles:
+    """The stored state of one run, opened at its start or where its last checkpoint left it (`RunState`)."""
+
+    transcript: Transcript | None = None
 
     def __init__(
         self,
         store: Store,
         run: str,
         identity: str,
-        memory: Memory,
-        unit: Unit,
-        clients: int,
-        limited: Spent | None = None,
+        ledger: Ledger,
         machine: str = "",
+        limited: bool = False,
+        saves_every_round: bool = False,
     ) -> None:
-        """`limited` is what the run may spend at the most, where something depends on it; `machine` describes where
-        values are computed, and is empty where sites do that."""
-        self._limited = limited
-        self._store, self._run, self._memory, self._folder = store, run, memory, store.path(run)
+        """Open the files of a run.
+
+        Args:
+            store: The store that the run is registered in.
+            run: The run's name.
+            identity: Hash of everything that decides the run's results; the run must have been started with it.
+            ledger: An empty ledger, to which the rows of the last checkpoint are appended.
+            machine: Description of the machine that computes values; empty where sites do.
+            limited: Whether to refuse charges above what the run planned to spend at the most.
+            saves_every_round: Whether a checkpoint follows every round.
+        """
+        self._store, self._run = store, run
+        self.folder = store.path(run)
+        """Folder of the run's files."""
         self._pending = Progress([], [], [])
+        self._memory: ClientMemory | None = None
+        self.saves_every_round = saves_every_round
         self.restored: Restored | None = None
         self.seconds = 0.0
         """Time spent in rounds, over all sessions of the run."""
         self.uploaded = 0
         """Bytes that left all clients."""
         self.start = float("nan")
-        """The accuracy at the start of the last round."""
+        """Accuracy at the start of the last round."""
         row = store.get(run)
         self.deal: str | None = (row.planned or {}).get("deal")
         """Digest of which record stands with which client; None where that is not known."""
@@ -56,25 +69,38 @@ class RunBooks:
                 f"The run {run!r} was started with another experiment, other data, another version of Sordino, other "
                 "code of its method or network or other weights of its network than what is found now."
             )
-        rows: list[Row] = []
+        # Written down when the run was registered, by the same version of Sordino as this one.
+        self._limit = cast(Spent, row.planned) if limited else None
+        self.ledger = ledger
+        self._referenced: list[str] = []
+        self._snapshot: MemorySnapshot | None = None
         if row.checkpoint is not None:
-            store.check(run)
-            rows = store.ledger(run)
-            self._take_up(checkpoints.load(row.checkpoint, self._folder), row.checkpoint, row.seconds)
-        else:
-            checkpoints.remove_leftovers(self._folder, memory.path.name, *self._needed())
-        self.ledger = Ledger(clients, unit, rows)
-        self._journal = Journal(self._folder, len(rows), self.ledger.head, row.begun, machine)
+            store.check(run, "rounds", "clients")
+            for past, link in store.linked_rows(run):
+                ledger.append(past, link)
+            self._restore(row.checkpoint, row.seconds)
+        self._journal = Journal(self.folder, len(ledger.rows), ledger.head, row.begun, machine)
         for spent, link in self._journal.given_up:
             self._pending.ledger.append((len(self.ledger.rows), spent, link))
-            self.ledger.append(spent)
+            self.ledger.append(spent, link)
         if not row.begun:  # only now that it is there
             store.begin(run)
+
+    def attach(self, memory: ClientMemory | None) -> None:
+        """Restore clients' memory from the last checkpoint, and include it in all later ones; None where the transport
+        keeps none. Files that earlier sessions left behind are removed."""
+        self._memory = memory
+        current = [] if memory is None else [memory.path.name]
+        # Read later than the checkpoint: journals, and pieces of blended models.
+        needed = [path.name for pattern in ("ledger-*", "blend-*") for path in self.folder.glob(pattern)]
+        checkpoints.remove_leftovers(self.folder, *self._referenced, *current, *needed)
+        if memory is not None and self._snapshot is not None:
+            memory.take_over(self.folder, self._snapshot)
 
     def charge(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        if self._limited is not None and not within(spent_by(self.ledger), self._limited):
+        if self._limit is not None and not within(spending_of_ledger(self.ledger), self._limit):
             raise UserError(
                 f"{rows[0].step} of round {rows[0].round + 1} would cost more than the whole run was going to, by "
                 "which budget_over_runs is kept: the method asks more often, or reads more of single messages, than "
@@ -88,8 +114,6 @@ class RunBooks:
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
     def answered(self, question: int, drawn: int) -> None:
-        """Store the digest of an answer's noise before anybody sees the answer. A resumed run with another digest does
-        not go on."""
         if drawn:
             with saving(self._store.folder):
                 self._journal.answered(question, drawn)
@@ -99,13 +123,14 @@ class RunBooks:
         self._pending.rounds.append(
             (
                 report.round,
-                *(none(value) for value in figures),
+                *(finite_or_none(value) for value in figures),
                 *(report.clip, report.cohort, report.rejected, report.bytes, report.seconds),
-                *(none(value) for value in report.epsilon.values()),
+                *(finite_or_none(value) for value in report.epsilon.values()),
             )
         )
         self._pending.clients.extend(
-            (report.round, int(client), *(none(value) for value in values)) for client, values in accuracies.items()
+            (report.round, int(client), *(finite_or_none(value) for value in values))
+            for client, values in accuracies.items()
         )
         self.seconds += report.seconds
         self.uploaded += report.bytes
@@ -118,25 +143,21 @@ class RunBooks:
     def save(self, now: Restored, summary: Summary | None = None, models: KeptFile | None = None) -> None:
         """Make everything so far durable, in the order that a crash at any point leaves a consistent run.
 
-        With the models the clients' memory and the journal are needed no longer.
+        With the `models` of a finished run, clients' memory and the journal are needed no longer.
         """
-        memory = self._memory
         if models is not None:
             self._journal.check_settled()
         with saving(self._store.folder):
-            memory.commit()
+            snapshot = None if self._memory is None else self._memory.commit()
             checkpoint = checkpoints.Checkpoint(
                 round=now.rounds,
                 questions=now.questions,
                 server=now.state,
                 averaged=now.averaged,
                 over=now.over,
-                memory=memory.path.name,
-                slots=memory.slots,
-                participations=memory.participations,
-                checksums=memory.checksums,
+                memory=snapshot,
             )
-            saved = checkpoints.save(checkpoint, self._folder / f"round-{now.rounds:06d}.safetensors")
+            saved = checkpoints.save(checkpoint, self.folder / f"round-{now.rounds:06d}.safetensors")
             if models is None:
                 self._journal = self._journal.following(len(self.ledger.rows), self.ledger.head)
             self._store.advance(
@@ -149,23 +170,20 @@ class RunBooks:
                 models,
             )
             self._pending = Progress([], [], [])
-            kept = [memory.path.name, self._journal.path.name] if models is None else [models.name]
-            checkpoints.remove_leftovers(self._folder, saved.name, *kept)
+            current = [] if snapshot is None else [snapshot.file]
+            kept = [*current, self._journal.path.name] if models is None else [models.name]
+            checkpoints.remove_leftovers(self.folder, saved.name, *kept)
 
     def close(self) -> None:
         """Close the files."""
         self._journal.close()
 
-    def _take_up(self, found: checkpoints.Checkpoint, file: KeptFile, seconds: float) -> None:
-        """Take over what a killed session of the run left behind."""
-        memory = self._memory
-        checkpoints.remove_leftovers(self._folder, file.name, found.memory, memory.path.name, *self._needed())
-        memory.take_over(self._folder / found.memory, found.slots, found.participations, found.checksums)
+    def _restore(self, file: KeptFile, seconds: float) -> None:
+        """Read the last checkpoint, which earlier sessions of `seconds` came to."""
+        found = checkpoints.load(file, self.folder)
+        self._snapshot = found.memory
+        self._referenced = [file.name] if found.memory is None else [file.name, found.memory.file]
         self.restored = Restored(found.server, found.round, found.questions, found.averaged, found.over)
         curve = self._store.curve(self._run)
         self.uploaded, self.seconds = sum(row["bytes"] for row in curve), seconds
         self.start = float("nan") if not curve or curve[-1]["start"] is None else curve[-1]["start"]
-
-    def _needed(self) -> list[str]:
-        """The files of an earlier session that are read later than its checkpoint: journals and blended models."""
-        return [path.name for pattern in ("ledger-*", "blend-*") for path in self._folder.glob(pattern)]

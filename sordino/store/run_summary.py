@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from sordino.privacy.unit import Unit
+
 if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
-    from sordino.privacy.release import Unit
     from sordino.privacy.views import View
     from sordino.store.spending import Spent
 
@@ -186,7 +187,7 @@ class Summary:
         """Run that a document of this or an earlier version is about; keys of other things, such as that the run was
         removed, are ignored."""
         known = {field.name: document[field.name] for field in fields(cls) if field.name in document}
-        known = {"called": document["method"], "privacy": "dp"} | known
+        known = {"called": document["method"], "privacy": "dp"} | known | {"unit": Unit(document["unit"])}
         if document.get("metrics") is not None:
             known["metrics"] = {name: Metric(**one) for name, one in document["metrics"].items()}
         if "blend" in document:

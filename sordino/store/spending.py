@@ -1,8 +1,8 @@
 """Spending of all runs of a store on the same people.
 
-Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
-loaded, before they were dealt to clients (`sordino.data.people`). Of each run the unit that has spent most is taken, so
-the figure holds for everybody. Each observer's figure is made of what this observer meets in all runs.
+Runs on the same people compose, whatever their methods. People are identified by their data set: its records as loaded,
+before they are dealt to clients (`sordino.data.people`). Each run counts with the unit that has spent most, so that the
+figure holds for everybody. Each observer's figure is composed of what this observer sees in all runs.
 
 **Deals.** A client of one run is a client of another only where both deal the records in the same way. For one client,
 figures are composed over runs with equal deals alone. Over different deals there is only a figure for one record, whose
@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.privacy.accounting.composition import Run, dearest_epsilon, merged
+from sordino.privacy.accounting.composition import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.client_plan import planned_epsilon
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import PROMISED, Unit, all_releases
+from sordino.privacy.release import PROMISED, all_releases
 from sordino.privacy.sealed import Pool
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.journal import DamagedJournalError
 from sordino.store.ledger_rows import ledger_of, went_on
 from sordino.store.store import RunRow, Store
-from sordino.util.formatting import delta_text, rounded_up
+from sordino.util.formatting import delta_text, round_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
@@ -46,18 +47,18 @@ POOLS = get_args(Pool)
 
 
 class Spent(TypedDict):
-    """What the unit that has spent most in a run has spent."""
+    """Spending of the unit that has spent most in a run."""
 
     unit: Unit
     mu: list[float | None]
     """Where whole clients are protected: mu for each view, in the order of `VIEWS`; None where it is infinite."""
     recipes: list[list[list[float]]]
-    """Where records are: what the records of some client went through, each possibility once; an infinite one is
-    [[1, 0, 1]]."""
+    """Where records are protected: the different recipes that clients' records went through, each a list of sampling
+    rate, noise multiplier and number of releases; an infinite one is [[1, 0, 1]]."""
     promised: NotRequired[list[float]]
-    """Where nothing more is known of what records pay: an epsilon, and the delta at which it holds."""
+    """An epsilon and its delta, where nothing more is known of what records paid."""
     deal: NotRequired[str | None]
-    """Digest of which record stands with which client; left out, or None, where that was not written down."""
+    """Digest of which client holds which record; left out, or None, where that was not stored."""
 
 
 class Planned(Spent):
@@ -70,22 +71,27 @@ class Planned(Spent):
 
 
 INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
-"""The recipe of what leaves bare."""
+"""Recipe of a release without noise."""
 
 
-def spent_by(ledger: Ledger) -> Spent:
-    """What the unit that has spent most has spent, by a run's ledger."""
-    if ledger.unit == "client":
+def _record_level(spent: Spent) -> bool:
+    """Whether a run protects records; in stored documents the unit is a text."""
+    return Unit(spent["unit"]).record_level
+
+
+def spending_of_ledger(ledger: Ledger) -> Spent:
+    """Return the spending of a run by its ledger."""
+    if not ledger.unit.record_level:
         mu = [ledger.mu(view) for view in VIEWS]
-        return {"unit": "client", "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
+        return {"unit": Unit.CLIENT, "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
     recipes = [[list(charge) for charge in recipe] for recipe in sorted(ledger.recipes())]
     epsilon, delta = ledger.promised()
     if not delta:
-        return {"unit": "record", "mu": [], "recipes": recipes}
+        return {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
     if math.isinf(epsilon):
-        return {"unit": "record", "mu": [], "recipes": [INFINITE]}
+        return {"unit": Unit.RECORD, "mu": [], "recipes": [INFINITE]}
     return {
-        "unit": "record",
+        "unit": Unit.RECORD,
         "mu": [],
         "recipes": [one for one in recipes if one],
         "promised": [float(epsilon), float(delta)],
@@ -127,7 +133,7 @@ def over_runs(
 ) -> OverRuns:
     """Epsilon of all runs of a store but one, and of `more` planned ones, for a unit of these people."""
     rows = [row for row in store.all() if same_people(row.people, people) and row.run != but]
-    spent = [spent_in(row, store) for row in rows]
+    spent = [spending_of_run(row, store) for row in rows]
     costly = [row for row, one in zip(rows, spent, strict=True) if spends(one)]
     limit, limit_for = _limit([row.configuration for row in costly if row.unit == unit], len(costly))
     return {**sum_up([*spent, *more], unit, delta), "limit": limit, "limit_for": limit_for}
@@ -147,22 +153,22 @@ def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
     counts for each of their records.
     """
     costly = [one for one in spent if spends(one)]
-    others = [one for one in costly if unit == "client" != one["unit"] and INFINITE not in one["recipes"]]
+    others = [one for one in costly if not unit.record_level and _record_level(one) and INFINITE not in one["recipes"]]
     deals = _by_deal(costly)
     within = None
-    if unit == "client":
-        bare = [one for one in costly if one["unit"] == "record"]
-        own = [composed([one for one in deal if one["unit"] == "client"] + bare, "client", delta) for deal in deals]
+    if not unit.record_level:
+        bare = [one for one in costly if _record_level(one)]
+        own = [compose([one for one in deal if not _record_level(one)] + bare, unit, delta) for deal in deals]
         within = {view: _largest([one[view] for one in own]) for view in VIEWS}
-        unit = "client" if len(deals) < 2 else "record"
-    fixed = [one["promised"][1] for one in costly if unit == "record" and "promised" in one]
+        unit = unit if len(deals) < 2 else Unit.RECORD
+    fixed = [one["promised"][1] for one in costly if unit.record_level and "promised" in one]
     at = sum(fixed) + (0.0 if fixed and not any(one["mu"] or one["recipes"] for one in costly) else delta)
     return {
         "unit": unit,
         "runs": len(costly),
         "deals": len(deals),
         "deals_unknown": sum(one.get("deal") is None for one in costly),
-        "epsilon": composed(costly, "record", delta) if unit == "record" else cast(dict[View, float | None], within),
+        "epsilon": compose(costly, unit, delta) if unit.record_level else cast(dict[View, float | None], within),
         "delta": at,
         "epsilon_within_deal": within,
         "unprotected": len(others),
@@ -179,7 +185,7 @@ def _by_deal(spent: Sequence[Spent]) -> list[list[Spent]]:
 
 
 def _largest(values: Sequence[float | None]) -> float | None:
-    """The largest of several epsilons, of which None is infinite."""
+    """Return the largest of several epsilons; None is infinite."""
     known = [value for value in values if value is not None]
     return max(known, default=0.0) if len(known) == len(values) else None
 
@@ -189,33 +195,41 @@ def spends(spent: Spent) -> bool:
     return any(part != 0 for part in spent["mu"]) or bool(spent["recipes"]) or "promised" in spent
 
 
-def composed(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, float | None]:
-    """The epsilon of a unit for each observer of several runs together, whichever unit they protected; None where it is
-    infinite. What is promised adds up, and has its own delta besides."""
-    cost = _of_clients if unit == "client" else _of_records
+def compose(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, float | None]:
+    """Return the epsilon of several runs together for each observer; None where it is infinite.
+
+    Promised epsilons are added, and have deltas of their own.
+
+    Args:
+        spent: Spending of the runs, whichever unit they protected.
+        unit: The unit that the epsilon is about.
+        delta: The delta at which it holds.
+    """
+    cost = _of_records if unit.record_level else _of_clients
     whole = {view: cost(spent, view, delta) for view in VIEWS}
     return {view: epsilon if math.isfinite(epsilon) else None for view, epsilon in whole.items()}
 
 
 def _of_clients(spent: Sequence[Spent], view: View, delta: float) -> float:
-    """The epsilon of whole clients for an observer: runs that protect records protect none of them."""
-    parts = [run["mu"][VIEWS.index(view)] if run["unit"] == "client" else None for run in spent]
+    """Return the epsilon of whole clients for an observer: infinite if a run protects records only."""
+    parts = [None if _record_level(run) else run["mu"][VIEWS.index(view)] for run in spent]
     return epsilon_of(math.hypot(*(math.inf if part is None else part for part in parts)), delta)
 
 
 def _of_records(spent: Sequence[Spent], view: View, delta: float) -> float:
-    """The epsilon of records for an observer."""
-    runs = tuple(_seen(one, view) for one in spent)
+    """Return the epsilon of records for an observer."""
+    runs = tuple(_observed_run(one, view) for one in spent)
     return dearest_epsilon(runs, delta) + sum(one["promised"][0] for one in spent if "promised" in one)
 
 
-def _seen(spent: Spent, view: View) -> Run:
-    """What records went through in a run, as an observer sees it.
+def _observed_run(spent: Spent, view: View) -> Run:
+    """Return the recipes that records went through in a run, as an observer sees it.
 
-    Noise of a client's own stands between its records and everybody. Where whole clients are protected, the observer
-    meets what noise it cannot subtract, and one record may move its client's bounded contribution by twice the bound.
+    At record level each client's own noise protects its records from everybody. Where whole clients are protected, only
+    the noise that the observer cannot subtract counts, and one record may move its client's bounded contribution by
+    twice the bound.
     """
-    if spent["unit"] == "record":
+    if _record_level(spent):
         return tuple(_recipe(one) for one in spent["recipes"])
     mu = spent["mu"][VIEWS.index(view)]
     if mu is None:
@@ -224,15 +238,18 @@ def _seen(spent: Spent, view: View) -> Run:
 
 
 def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:
-    """Refuse a run with which its people would have spent more than `budget_over_runs` in this store.
+    """Refuse a run with which its people would spend more than `budget_over_runs` in this store.
 
-    `run` is its name where it is taken up: it counts as planned then, not as spent.
+    `run` is the name of a resumed run, which counts as planned, not as spent so far.
     """
-    limit, more = prepared.experiment.budget_over_runs, planned(prepared)
-    if limit is None or not spends(more):
+    limit = prepared.experiment.budget_over_runs
+    if limit is None:
+        return
+    more = planned(prepared)
+    if not spends(more):
         return
     if run is not None:  # without a limit, it may have spent more than it was going to
-        more = larger(spent_in(store.get(run), store), more)
+        more = larger(spending_of_run(store.get(run), store), more)
     more["deal"] = prepared.data.deal
     unit, view = prepared.method.unit, prepared.experiment.protect_from
     total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more], run)
@@ -243,17 +260,17 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
         others = f" and {number} {where} it on these people" if number else ""
         dealt = f" for one record (they deal the records to clients in {total['deals']} different ways)"
         raise UserError(
-            f"This run{others} in {store.folder} would come to {_shown(epsilon)} for the {view}"
+            f"This run{others} in {store.folder} would come to {_epsilon_words(epsilon)} for the {view}"
             f"{dealt if unit != total['unit'] and epsilon is not None else ''}, above the {limit:g} of "
             f"budget_over_runs: {_instead(more, total, epsilon, run is not None)}."
         )
 
 
 def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool) -> str:
-    """What to do about a run that would spend too much, together with others."""
+    """Say what to do about a run that would exceed the limit together with others."""
     if epsilon is not None and resumed:  # its plan is what it was: no smaller epsilon can be asked for
         return (
-            "others count for more now than when it was let in. `sordino resume` takes a larger limit with "
+            "other runs have since used the budget reserved for this run. `sordino resume` takes a larger limit with "
             "--budget-over-runs; removing runs gives nothing back, and starting anew pays again"
         )
     if epsilon is not None:
@@ -273,11 +290,12 @@ def planned(told: Told) -> Spent:
     bare = any(not release.private or not release.known_beforehand() for release in releases)
     if bare or (releases and told.allowance.known):
         return _unbounded(method.unit)
-    if told.allowance.records is not None:
+    if method.unit.record_level:
         pools = _planned_pools(told)
         promised = [list(one[:2]) for recipe in pools.pop(PROMISED, {}).values() for one in recipe]
         distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
-        found: Spent = {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in distinct]}
+        recipes = [[list(one) for one in recipe] for recipe in distinct]
+        found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
         return {**found, "promised": max(promised)} if promised else found
     if not method.is_private():  # nothing leaves
         return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
@@ -287,17 +305,17 @@ def planned(told: Told) -> Spent:
     protected = math.sqrt(told.turns / rounds) / noise.multiplier
     cohort, colluders = noise.met(told.schedule.cohort)
     shares = {view: honest_shares(view, cohort, colluders) for view in VIEWS}
-    exposed = any(release.tells == "everything" for release in releases)
+    exposed = any(release.exposes_history() for release in releases)
     met = {view: shares["server" if exposed else view] for view in VIEWS}
     mu = [protected * math.sqrt(shares[noise.protect_from] / met[view]) for view in VIEWS]
-    return {"unit": "client", "mu": list(mu), "recipes": []}
+    return {"unit": Unit.CLIENT, "mu": list(mu), "recipes": []}
 
 
 def most(told: Told) -> Spent:
     """Most that a run may spend. Where noise is planned against the server, who sees every message, others may come to
     see the messages too."""
     found = planned(told)
-    if told.experiment.protect_from == "server" and found["unit"] == "client":
+    if told.experiment.protect_from == "server" and not _record_level(found):
         return {**found, "mu": [found["mu"][VIEWS.index("server")]] * len(VIEWS)}
     return found
 
@@ -313,11 +331,11 @@ def to_be_kept(told: Told, deal: str | None) -> Planned:
 
 def whole(told: Told, ledger: Ledger) -> Ledger:
     """Ledger of a run's whole plan, at least what was charged (`Ledger.completed`). Under a limit over runs nothing is
-    asked beyond the plan (`RunBooks.charge`), so that costly rounds need not be extrapolated."""
+    asked beyond the plan (`RunFiles.charge`), so that costly rounds need not be extrapolated."""
     limited = told.experiment.budget_over_runs is not None
     found = most(told) if limited else planned(told)
     mu = [math.inf if part is None else part for part in found["mu"]]
-    known = told.allowance.records is not None and _finite(found)
+    known = told.method.unit.record_level and _finite(found)
     turns = 0 if limited else told.turns
     return ledger.completed(told.schedule.rounds, turns, mu, _planned_pools(told) if known else None)
 
@@ -338,7 +356,7 @@ def _planned_pools(told: Told) -> dict[str, dict[int, Recipe]]:
 
 
 def planned_recipes(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[Recipe]:
-    """What a client's training records, and its validation records, will go through at the most."""
+    """Return the largest recipes of a client's training records and of its validation records, if it has any."""
     turns, (rate, multiplier, steps) = int(plan.turns[client]), plan.charge(client)
     matrix, mean = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
     once: Recipe = ((1.0, matrix, needs.matrices),) if matrix else ()
@@ -354,15 +372,15 @@ def sentence(total: OverRuns, view: View) -> str | None:
     why = f" ({others} of them protect{'s' if others == 1 else ''} records, no whole client)" if others else ""
     at = f"({view}, delta = {delta_text(total['delta'])})"
     told = [f"{total['runs']} stored runs used these people's data."]
-    if within is None or total["unit"] == "client":
-        told.append(f"For one {total['unit']} they come to {_shown(epsilon)} {at}{why}.")
+    if within is None or not total["unit"].record_level:
+        told.append(f"For one {total['unit']} they come to {_epsilon_words(epsilon)} {at}{why}.")
     else:
         alone = total["deals_unknown"]
         unknown = f" ({alone} of them do{'es' if alone == 1 else ''} not say how)" if alone else ""
         told += [
             f"They deal the records to clients in {total['deals']} different ways{unknown}.",
-            f"For one client, counting the runs of one deal alone, they come to {_shown(within[view])}{why}; for one "
-            f"record over all of them to {_shown(epsilon)} {at}.",
+            f"For one client, counting the runs of one deal alone, they come to {_epsilon_words(within[view])}{why}; "
+            f"for one record over all of them to {_epsilon_words(epsilon)} {at}.",
         ]
     limit = total["limit"] if total["limit_for"] == view else None
     if limit is not None and epsilon is not None and epsilon <= limit * (1 + 1e-9):
@@ -372,15 +390,15 @@ def sentence(total: OverRuns, view: View) -> str | None:
     return " ".join(told)
 
 
-def _shown(epsilon: float | None) -> str:
-    return "an infinite epsilon" if epsilon is None else f"an epsilon of {rounded_up(epsilon)}"
+def _epsilon_words(epsilon: float | None) -> str:
+    return "an infinite epsilon" if epsilon is None else f"an epsilon of {round_up(epsilon)}"
 
 
 def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
     return tuple((float(rate), float(multiplier), int(count)) for rate, multiplier, count in stored)
 
 
-def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
+def spending_of_run(row: RunRow, store: Store, lost: bool = False) -> Spent:
     """Spending that a run counts for: its summary's where it ended as its schedule says; otherwise its plan, and at
     least its ledger and journal.
 
@@ -389,64 +407,64 @@ def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
     """
     kept = row.planned or {}
     if row.summary is None:
-        return {**_counted(row, store, lost), "deal": kept.get("deal")}
+        return {**_count_unfinished(row, store, lost), "deal": kept.get("deal")}
     found: Spent = row.summary["spent"]
     # Earlier versions, which kept no turns, wrote down what had been charged where a run ended.
     early = row.state != "imported" and row.summary.get("rounds_done", 0) < row.rounds
     if early and "turns" not in kept and spends(found):
-        repeated = spent_by(ledger_of(row, store).completed(row.rounds, row.rounds))
+        repeated = spending_of_ledger(ledger_of(row, store).completed(row.rounds, row.rounds))
         found = larger(found, cast(Spent, kept) if kept else repeated)
     return {**found, "deal": found.get("deal") or kept.get("deal")}
 
 
-def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
+def _count_unfinished(row: RunRow, store: Store, lost: bool) -> Spent:
     """Spending that a run counts for that was never finished."""
     lost = row.begun is not False and (lost or not store.path(row.run).is_dir())
     try:
         ledger = ledger_of(row, store)
     except DamagedJournalError:  # whoever takes the run up is told; sums go by the plan
         if went_on(row, store):
-            return spent_in(store.get(row.run), store)
+            return spending_of_run(store.get(row.run), store)
         ledger, lost = ledger_of(row, store, journal=False), True
     # Where nobody wrote down that a journal was begun, one that is not there may have been lost.
     if row.state == "stopped" and not lost and not ledger.rows and row.begun is not None:
-        return spent_by(ledger)
+        return spending_of_ledger(ledger)
     if row.planned is None:
-        return _unbounded(row.unit) if lost else spent_by(ledger.completed(row.rounds, row.rounds))
+        return _unbounded(row.unit) if lost else spending_of_ledger(ledger.completed(row.rounds, row.rounds))
     limited = row.configuration.get("budget_over_runs") is not None  # nothing is asked beyond the plan
     turns = 0 if limited else row.planned.get("turns", row.rounds)
     plan = _with_attempts(cast(Spent, row.planned), ledger)
-    return larger(spent_by(ledger.completed(row.rounds, turns, planned={})), plan)
+    return larger(spending_of_ledger(ledger.completed(row.rounds, turns, planned={})), plan)
 
 
 def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
     """Add to a plan for records the later attempts of a run that did not repeat itself, which no plan includes."""
     more = [[rate, multiplier, count] for (rate, multiplier), count in ledger.later_attempts().items()]
-    if plan["unit"] == "client" or not more:
+    if not _record_level(plan) or not more:
         return plan
     return {**plan, "recipes": [[*recipe, *more] for recipe in plan["recipes"]]}
 
 
 def _unbounded(unit: Unit) -> Spent:
-    """What has no bound."""
+    """Return the spending of a run that has no bound."""
     return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
 
 
 def larger(one: Spent, other: Spent) -> Spent:
-    """Whatever costs more of two that a run may come to."""
-    if one["unit"] == "client":
+    """Return the larger of two possible spendings of a run."""
+    if not _record_level(one):
         pairs = zip(one["mu"], other["mu"], strict=True)
         mu = [None if first is None or second is None else max(first, second) for first, second in pairs]
-        return {"unit": "client", "mu": mu, "recipes": []}
+        return {"unit": Unit.CLIENT, "mu": mu, "recipes": []}
     recipes = [*one["recipes"], *(recipe for recipe in other["recipes"] if recipe not in one["recipes"])]
-    found: Spent = {"unit": "record", "mu": [], "recipes": recipes}
+    found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
     promised = [run["promised"] for run in (one, other) if "promised" in run]
     return {**found, "promised": [max(part) for part in zip(*promised, strict=True)]} if promised else found
 
 
 def within(spent: Spent, planned: Spent) -> bool:
-    """Whether a run has kept to what it was going to spend: for every observer, or in each kind of release."""
-    if spent["unit"] == "client":
+    """Whether a run has kept to its plan: for every observer, or in each kind of release."""
+    if not _record_level(spent):
         pairs = zip(spent["mu"], planned["mu"], strict=True)
         return all(most is None or (mu is not None and mu <= most * (1 + 1e-9)) for mu, most in pairs)
     allowed = [_counts(recipe) for recipe in planned["recipes"]]
@@ -457,18 +475,18 @@ def within(spent: Spent, planned: Spent) -> bool:
 
 
 def _counts(recipe: Sequence[Sequence[float]]) -> dict[tuple[float, float], int]:
-    """How often each kind of release occurs in a recipe."""
-    return {(rate, multiplier): count for rate, multiplier, count in merged([_recipe(recipe)])}
+    """Count each kind of release in a recipe, by sampling rate and noise multiplier."""
+    return {(rate, multiplier): count for rate, multiplier, count in merge_recipes([_recipe(recipe)])}
 
 
 def remove(run: str, store: Store) -> None:
-    """Delete a run's models, checkpoints, journal and curves. Its people have paid for it all the same: that stays."""
+    """Delete a run's models, checkpoints, journal and curves. Its spending stays."""
 
     lost = not store.path(run).is_dir()  # whoever holds a run makes its folder
 
     def summed_up() -> dict[str, Any]:
         row = store.get(run)
         row = replace(row, state="stopped" if row.failed is None else "failed")  # held by nobody but us
-        return {"run": run, **(row.summary or {}), "spent": spent_in(row, store, lost)}
+        return {"run": run, **(row.summary or {}), "spent": spending_of_run(row, store, lost)}
 
     store.remove(run, summed_up)

@@ -2,7 +2,7 @@
 
 Rounds, clients' accuracies and ledger rows are written together with the checkpoint they belong to, in one
 transaction, so that a run killed at any instant continues from a consistent state. A simulation is a function
-of its configuration: what was not written yet is simply computed again, and what it had charged stands in its journal.
+of its configuration: what was not written yet is computed again, and its charges stand in its journal.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import RunState, in_store
+from sordino.privacy.unit import Unit
 from sordino.store.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
 from sordino.store.lock import HeldError, holding, is_held
 from sordino.store.run_summary import Summary
@@ -26,15 +27,14 @@ from sordino.util.files import KeptFile, sync_folder
 
 if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
     from sordino.privacy.ledger import Row
-    from sordino.privacy.release import Unit
 
 
 LOCK = "lock"
-"""The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
+"""Lock file: in a run's folder, of the process that advances it; in a store's, of one that admits a new run."""
 PLANNED = "planned"
-"""Stands among the keys of a stored configuration, and is none of them: what the run will spend at the most."""
+"""Key beside those of the configuration: the most that the run will spend."""
 JOURNAL = "journal"
-"""Stands there too: whether the run's journal has been begun."""
+"""Key beside those of the configuration: whether the run's journal has been created."""
 FAILED = "failed"
 """Key beside those of the configuration: the first failure of a step at a client, in words."""
 NOTES = "notes"
@@ -44,7 +44,7 @@ NONCE = "nonce"
 IMPORTED = "imported"
 """Key in the summary of an imported run: its name in the store in which it was made."""
 PATIENCE = 30.0
-"""For how many seconds others may let runs in before that is told."""
+"""Seconds to wait while other processes admit runs, before an error."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class RunRow:
     identity: str
     """SHA-256 of everything that decides the run's results."""
     people: str
-    """Who the records of all its clients are about, before they were dealt."""
+    """Fingerprint of the people whom its records are about."""
     unit: Unit
-    """What its epsilon protects."""
+    """Unit that its epsilon protects."""
     state: RunState
     rounds: int
     rounds_done: int
@@ -67,14 +67,14 @@ class RunRow:
     models: KeptFile | None
     seconds: float
     created: float
-    """When it was begun, in seconds since 1970."""
+    """Time of creation, in seconds since 1970."""
     summary: dict[str, Any] | None
     """Document of its `result` as it is stored; of a run that was removed unfinished or imported, its spending."""
     planned: dict[str, Any] | None = None
-    """What it was going to spend at the most when it was let in; None where nobody wrote that down."""
+    """The most that it was going to spend when it was admitted; None where that was not stored."""
     begun: bool | None = None
-    """Whether its journal has been begun, before which nothing is charged; None where an earlier version of Sordino did
-    not write that down."""
+    """Whether its journal has been created, before which nothing is charged; None where an earlier version of Sordino
+    did not store that."""
     notes: list[str] | None = None
     """Notes told to the user before the run began, some of which depend on that machine at that time; None likewise."""
     nonce: bytes = b""
@@ -84,7 +84,7 @@ class RunRow:
 
     @property
     def gone(self) -> bool:
-        """Whether only its spending, and perhaps its result, is still known."""
+        """Whether only its spending, and perhaps its result, are left."""
         return self.state in ("removed", "imported")
 
     @property
@@ -106,7 +106,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class NewRun:
-    """What is known of a run before it begins."""
+    """A run before it begins."""
 
     method: str
     configuration: dict[str, Any]
@@ -115,7 +115,7 @@ class NewRun:
     unit: Unit
     rounds: int
     planned: Mapping[str, Any] | None = None
-    """What it will spend at the most."""
+    """The most that it will spend."""
     notes: list[str] | None = None
     """Notes told to the user before the run."""
     nonce: bytes = b""
@@ -123,7 +123,7 @@ class NewRun:
 
 @dataclass(frozen=True)
 class Progress:
-    """What has happened since the last checkpoint, to be written with the next one."""
+    """Rows since the last checkpoint, to be written with the next one."""
 
     rounds: list[tuple[Any, ...]]
     clients: list[tuple[Any, ...]]
@@ -132,14 +132,14 @@ class Progress:
 
 
 def gone(row: RunRow) -> UserError:
-    """The error for a run of which only what it spent is known."""
+    """Make the error for a run of which only its spending is known."""
     if row.state == "imported":
         return UserError(f"The run {row.run!r} was imported from another store: only what it spent is known here.")
     return UserError(f"The run {row.run!r} was removed: only what it spent is still known.")
 
 
 def unfinished(row: RunRow, folder: Path) -> UserError:
-    """The error for a run that has no result."""
+    """Make the error for a run that has no result."""
     if row.gone:
         return gone(row)
     if row.state == "failed":
@@ -162,10 +162,10 @@ class Store:
             raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
         self._database = Database(folder, earlier)
         self.lacking = self._database.lacking
-        """Fields that its ledgers' rows lacked when they were written."""
+        """Fields that rows of its ledgers lacked when they were written."""
 
     def create(self, name: str, about: NewRun) -> str:
-        """Register a new run and return its name: `name` with the lowest free number behind it."""
+        """Register a new run and return its name: `name` and the next free number."""
         with self._database.transaction("immediate"):
             number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
             run = f"{name}-{number}"
@@ -210,7 +210,7 @@ class Store:
         self._database.seal(given["run"])
 
     def begin(self, run: str) -> None:
-        """Write down that a run's journal is there: if ever it is not, it has been lost."""
+        """Store that a run's journal has been created: if it is ever missing, it has been lost."""
         self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
 
     def fail(self, run: str, what: str) -> None:
@@ -226,11 +226,11 @@ class Store:
             self._database.seal(run)
 
     def path(self, run: str) -> Path:
-        """The folder of a run's files."""
+        """Return the folder of a run's files."""
         return self.folder / "runs" / run
 
     def get(self, run: str) -> RunRow:
-        """A run by its name."""
+        """Return a run by its name; an unknown name is refused."""
         found = self._database.runs(run)
         if found:
             return self._run_row(found[0])
@@ -240,7 +240,7 @@ class Store:
         raise unknown("run", run, names)
 
     def all(self) -> list[RunRow]:
-        """All runs, newest first."""
+        """Return all runs, newest first."""
         folders = run_folders(self.folder)  # before the rows, which are there before their folders
         found = [self._run_row(row) for row in reversed(self._database.runs())]
         lost = folders - {row.run for row in found}
@@ -250,7 +250,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, run: str) -> Iterator[None]:
-        """Hold a run: only one process may advance it, and others see it as running."""
+        """Lock a run: only one process may advance it, and others see it as running."""
         with contextlib.ExitStack() as held:
             with saving(self.folder):
                 self._make_folder(run)
@@ -262,7 +262,7 @@ class Store:
 
     @contextlib.contextmanager
     def admitting(self) -> Iterator[None]:
-        """Hold the store while a run is let in, so that no two are that do not know of each other."""
+        """Lock the store while a run is admitted, so that two runs cannot be admitted without knowing of each other."""
         patience = time.monotonic() + PATIENCE
         with contextlib.ExitStack() as held:
             while True:
@@ -285,7 +285,7 @@ class Store:
         summary: dict[str, Any] | None = None,
         models: KeptFile | None = None,
     ) -> None:
-        """Write, in one transaction, what has happened up to a checkpoint; at the end with the summary and models."""
+        """Write all progress up to a checkpoint in one transaction; at the end of a run with its summary and models."""
         with self._database.transaction("immediate"):
             self._database.insert(run, "rounds", progress.rounds)
             self._database.insert(run, "clients", progress.clients)
@@ -303,9 +303,11 @@ class Store:
             self._database.seal(run)
 
     def remove(self, run: str, summed_up: Callable[[], dict[str, Any]]) -> None:
-        """Delete a run's files, rounds and clients' accuracies. What it spent stays: its row with a summary, which says
-        that it was removed, and its ledger. The summary is made once nobody can advance the run any more. Of a removal
-        that was stopped, files are deleted that are left."""
+        """Delete a run's files, rounds and clients' accuracies; its row, summary and ledger stay, with its spending.
+
+        `summed_up` makes the summary; it is called while the run is locked. A removal that was interrupted is
+        completed.
+        """
         with self.lock(run):
             if self.get(run).state != "removed":
                 self._forget(run, summed_up())
@@ -324,33 +326,36 @@ class Store:
             )
             self._database.seal(run)
 
-    def check(self, run: str) -> None:
-        """Refuse a run of which anything in the database is not as it was written."""
+    def check(self, run: str, *tables: str) -> None:
+        """Refuse a run whose rows in the database are not as they were written: those of `tables`, or of all."""
         self._database.check_pages()
-        for table in DETAILS:
+        for table in tables or DETAILS:
             self._database.details(run, table)
 
     def ledger(self, run: str) -> list[Row]:
-        """The ledger rows of a run, in order; a broken chain raises."""
-        from sordino.privacy.ledger import BLANK, Row
+        """Return the ledger rows of a run, in order; refuse a broken chain."""
+        return [row for row, _ in self.linked_rows(run)]
 
-        rows: list[Row] = []
-        previous = BLANK
-        for found in self._database.details(run, "ledger"):
+    def linked_rows(self, run: str) -> Iterator[tuple[Row, bytes]]:
+        """The ledger rows of a run, in order, each with the link that binds it to the rows before; a broken chain
+        raises."""
+        from sordino.privacy.ledger import FIRST_LINK, Row
+
+        previous = FIRST_LINK
+        for position, found in enumerate(self._database.details(run, "ledger")):
             fields = {field.name: found[field.name] for field in dataclasses.fields(Row) if field.name in found}
             row = Row(**fields | {"exposed": bool(fields["exposed"])})
             previous = row.link(previous, self.lacking)
             if previous != found["link"]:
-                raise UserError(f"The ledger of {run!r} has been altered: row {len(rows)} breaks the chain.")
-            rows.append(row)
-        return rows
+                raise UserError(f"The ledger of {run!r} has been altered: row {position} breaks the chain.")
+            yield row, previous
 
     def curve(self, run: str) -> list[dict[str, Any]]:
-        """The rounds of a run, oldest first."""
+        """Return the rounds of a run, oldest first."""
         return self._database.details(run, "rounds")
 
     def clients(self, run: str) -> list[dict[str, Any]]:
-        """The accuracies of a run's clients in each round."""
+        """Return the accuracies of a run's clients in each round."""
         return sorted(self._database.details(run, "clients"), key=lambda row: (row["round"], row["client"]))
 
     def close(self) -> None:
@@ -358,7 +363,7 @@ class Store:
         self._database.close()
 
     def _run_row(self, row: dict[str, Any]) -> RunRow:
-        """A run from its row of the table `runs`."""
+        """Make a run from its row of the table `runs`."""
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
         planned, begun, notes, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES, FAILED))
@@ -378,7 +383,8 @@ class Store:
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
             summary=summary,
-            **{key: row[key] for key in ("run", "method", "identity", "people", "unit")},
+            **{key: row[key] for key in ("run", "method", "identity", "people")},
+            unit=Unit(row["unit"]),
             **{key: row[key] for key in ("rounds", "rounds_done", "seconds", "created")},
         )
 
@@ -391,7 +397,7 @@ class Store:
 
 
 def runs_in(folder: Path) -> list[RunRow]:
-    """The runs of a store, newest first; none where there is no store, which is not made."""
+    """Return the runs of a store, newest first; none where there is no store. No store is created."""
     if not folder.is_file() and not (folder / DATABASE).exists() and not run_folders(folder):
         return []
     return Store(folder, must_exist=True).all()

@@ -13,7 +13,7 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.store.run_summary import Accuracies, Against, Summary
 from sordino.store.spending import OverRuns, over_runs, sentence
@@ -107,7 +107,7 @@ class ComparisonRow:
         by_seed = [
             SeedFigures(one["seed"], one["run"], {name: one[name] for name in FIGURES}) for one in document["by_seed"]
         ]
-        return cls(**{"curves": [], **known, "accuracy": accuracy, "by_seed": by_seed})
+        return cls(**{"curves": [], **known, "unit": Unit(document["unit"]), "accuracy": accuracy, "by_seed": by_seed})
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,8 +18,8 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
 from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import start
-from sordino.federation.rounds import RoundReport, Watch
-from sordino.parts.curves import Curve, check, filtered, fit
+from sordino.federation.rounds import RoundReport, RoundWatch, Watch
+from sordino.parts.curves import Curve, check, drop_outliers, fit
 
 
 def fit_curve(
@@ -53,7 +53,7 @@ def fit_curve(
         chosen = max(accuracies, key=lambda clip: accuracies[clip])
         best.append((epsilon, chosen))
         tell(f"epsilon {epsilon:g}: best threshold {chosen:g}, accuracy {accuracies[chosen]:.1%}")
-    curve = fit(filtered(best), kind, monotone)
+    curve = fit(drop_outliers(best), kind, monotone)
     people = deal(_experiment(keys, best[0][0], best[0][1], 0)).people
     return replace(curve, provenance=curve.provenance | {"people": people}), best, grid
 
@@ -64,7 +64,7 @@ def _as_one_run(watch: Watch | None, rounds: int, simulations: int) -> Iterator[
         if watch is None:
             yield None
         else:
-            yield partial(_shift, watch, number * rounds, simulations * rounds)
+            yield RoundWatch(partial(_shift, watch, number * rounds, simulations * rounds))
 
 
 def _shift(watch: Watch, before: int, whole: int, report: RoundReport) -> None:

@@ -141,7 +141,7 @@ def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experi
     there = {key: value for key, value in at.items() if key in KEYS or concerns(key, name)}
     chosen = experiment.for_method(name, there | settings)
     method = chosen.build_method()
-    if method.is_private() or method.unit == "record" or not BUDGET_KEYS & set(there):
+    if method.is_private() or method.unit.record_level or not BUDGET_KEYS & set(there):
         return chosen
     return experiment.for_method(name, {k: v for k, v in there.items() if k not in BUDGET_KEYS} | settings)
 

@@ -15,12 +15,12 @@ import numpy as np
 from sordino.errors import UserError
 from sordino.experiment.config import KEYS
 from sordino.experiment.hyperparameters import bracketed, concerns
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.run_summary import Summary
 from sordino.store.spending import sum_up
 from sordino.study.sweep import Cell, Sweep, check_keys, contender, points
-from sordino.util.formatting import rounded_up
+from sordino.util.formatting import round_up
 
 Accuracy = Literal["personal", "start", "global"]
 """Models whose accuracy decides."""
@@ -150,7 +150,7 @@ def sentences(tuned: Sequence[Tuned], view: View) -> list[str]:
     told = []
     for one in tuned:
         epsilon = one.epsilon[view]
-        figure = "an infinite epsilon" if epsilon is None else f"epsilon {rounded_up(epsilon)}"
+        figure = "an infinite epsilon" if epsilon is None else f"epsilon {round_up(epsilon)}"
         cost = "nothing" if epsilon == 0 else f"one {one.unit} {figure}"
         told.append(
             f"Tuned {one.method}: {one.chosen} is the best of {one.tries} on seeds that are not reported. On "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from sordino.util.formatting import rounded_up
+from sordino.util.formatting import round_up
 
 if TYPE_CHECKING:
     from sordino.privacy.views import View
@@ -212,7 +212,7 @@ def _inequalities(private: list[ComparisonRow], protect_from: View) -> list[str]
     if max(figures) > 1.01 * min(figures):
         sentences.append(
             "The private methods are NOT at equal epsilon: "
-            + ", ".join(f"{method} {rounded_up(cost)}" for method, cost in costs)
+            + ", ".join(f"{method} {round_up(cost)}" for method, cost in costs)
             + "."
         )
     return sentences

@@ -25,6 +25,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from sordino.experiment.config import Experiment
+    from sordino.federation.rounds import RoundWatch
     from sordino.store.store import Store
     from sordino.study.parallel import run_or_reuse
 
@@ -35,7 +36,7 @@ def main() -> None:
                 summary = run_or_reuse(
                     experiment,
                     store,
-                    lambda report: _say(out, report=dataclasses.asdict(report)),
+                    RoundWatch(lambda report: _say(out, report=dataclasses.asdict(report))),
                     lambda run: _say(out, begun=run),
                 )
             _say(out, run=summary.run)

@@ -24,6 +24,8 @@ from sordino.method import Method
 from sordino.testing import exits, records, runs
 from sordino.testing.case import Case
 
+__all__ = ["CHECKS", "check_method"]
+
 CHECKS: tuple[Callable[[Case], None], ...] = (
     exits.what_is_not_declared_does_not_leave,
     exits.whatever_a_client_computes_is_bounded,

@@ -1,34 +1,26 @@
-"""A method under test on a few clients, and one round of it with everything written down."""
+"""A method under test on a few clients, and one round of it with everything recorded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
+from sordino.assembly import assemble, gate_of, simulate
 from sordino.data import FederatedData
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.experiment.run import carry_on, clients_of, register
-from sordino.federation.client import Question
-from sordino.federation.rounds import RoundReport
-from sordino.federation.run_state import Restored
-from sordino.federation.server import Server
-from sordino.federation.transport import Answer
+from sordino.experiment.run import carry_on, register
+from sordino.federation.run_state import TransientState
+from sordino.federation.transcript import Exchange, Transcript
 from sordino.method import Method
-from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row
-from sordino.privacy.release import Public, Release
-from sordino.simulator.engine import Engine
-from sordino.simulator.memory import Memory
-from sordino.simulator.simulation import Simulation
-from sordino.simulator.workers import Workers
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.release import Release
 from sordino.store.store import Store
 from sordino.util.processes import single_threaded
 
@@ -42,14 +34,14 @@ class Case:
     method: Method
     folder: Path
     keys: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the experiment that differ from the usual ones."""
+    """Keys of the experiment that replace the usual ones."""
 
     def prepared(self, data: FederatedData | None = None, **keys: Any) -> Prepared:
         """The method on a few clients of the built-in digits, ready to start."""
         usual = {
             "clients": CLIENTS,
             # Clients of one size pay alike, which is quicker to work out.
-            "partition": "iid" if self.method.unit == "record" else "dirichlet:1",
+            "partition": "iid" if self.method.unit.record_level else "dirichlet:1",
             "model": "logistic",
             "rounds": ROUNDS,
             "noise_multiplier": 2.0,
@@ -61,7 +53,7 @@ class Case:
         return prepare(experiment, data, method=dataclasses.replace(self.method, epochs=1, batch=80))
 
     def finished(self, prepared: Prepared, store: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The summary and the models of a run, without what may differ between equal runs."""
+        """Summary and models of a finished run, without keys that may differ between equal runs."""
         opened = Store(store)
         run = register(prepared, opened)
         summary = carry_on(prepared, opened, run)
@@ -70,73 +62,36 @@ class Case:
         return {key: value for key, value in summary.to_dict().items() if key not in ("run", "seconds")}, models
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A question, what came of it, and what bounds depended on."""
-
-    question: Question
-    answer: Answer
-    public: Public
-
-
 class OneRound:
-    """One round of a method, or several, through server, gate and clients, with everything written down."""
+    """One round of a method, or several, through server, gate and clients, with everything recorded."""
 
     def __init__(self, prepared: Prepared, folder: Path, data: FederatedData | None = None, rounds: int = 1) -> None:
-        prepared = prepared if data is None else dataclasses.replace(prepared, data=data)
-        method, layout = prepared.method, prepared.learner.layout
-        blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.memory = Memory(folder, blank, len(prepared.data.clients))
-        self.gate = Gate(prepared.allowance, prepared.source, prepared.mechanism)
-        self.clients = clients_of(prepared, self.gate)
-        self.asked: list[Asked] = []
-        self.ledger = Ledger(len(prepared.data.clients), method.unit)
-        self.restored: Restored | None = None
-        self._transport = Simulation(Workers(Engine(self.clients, self.memory), 1))
         schedule = dataclasses.replace(prepared.schedule, rounds=rounds)
-        server = Server(method, schedule, prepared.budget, self.gate, self, self, prepared.ground)
-        with single_threaded():
-            method.run(server, prepared.initial)
+        prepared = dataclasses.replace(prepared, schedule=schedule)
+        prepared = prepared if data is None else dataclasses.replace(prepared, data=data)
+        folder.mkdir(parents=True, exist_ok=True)
+        transcript = Transcript()
+        self.ledger = Ledger(schedule.clients, prepared.method.unit)
+        self.asked = transcript.exchanges
+        self.gate = gate_of(prepared)
+        run_state = TransientState(self.ledger, transcript=transcript)
+        with single_threaded(), simulate(prepared, self.gate, folder) as transport:
+            server = assemble(prepared, transport, run_state, gate=self.gate, ground=prepared.ground, evaluate=False)
+            server.run_script(prepared.initial)
             self.state = server.end().now.state
+            self.clients = transport.engine.clients
+            self.memory = dict(transport.memory.states(range(schedule.clients)))
+            """Clients' memory at the end, one row each."""
 
-    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
-        states = self.public_states(question.clients, self.clients.public_names)
-        public = Public(question.message, question.clients, states, self.clients.learner.layout.layers)
-        answer = self._transport.ask(question, False, charge)
-        self.asked.append(Asked(question, answer, public))
-        return answer
-
-    def public_states(self, clients: Sequence[int], names: Any) -> dict[str, Tensor]:
-        return self._transport.public_states(clients, names)
-
-    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        return np.full(len(clients), np.nan)
-
-    def charge(self, rows: Sequence[Row]) -> None:
-        """The ledger has them already."""
-
-    def answered(self, question: int, drawn: int) -> None:
-        """Nothing to store: values are not compared."""
-
-    def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
-        """Nothing is kept of a round."""
-
-    def check(self, state: dict[str, Any]) -> None:
-        """Nothing is kept of it."""
-
-    def save(self, now: Restored) -> None:
-        """Nothing is saved."""
-
-    def releases(self) -> Iterator[tuple[Asked, str, Release]]:
-        """Everything that the method asked for, by name."""
+    def releases(self) -> Iterator[tuple[Exchange, str, Release]]:
+        """Every release of every question, by name."""
         for asked in self.asked:
             for name, release in self.clients.steps[asked.question.step].items():
                 yield asked, name, release
 
 
 def with_steps(method: Method, change: Callable[[Callable[..., Any]], Callable[..., Any]], *names: str) -> Method:
-    """The method with some of its steps changed: `change` maps a step to what runs in its place."""
+    """Copy of a method in which the steps called `names` are replaced: `change` maps a step to its replacement."""
     changed = {}
     for name in names:
         original = getattr(type(method), name)

@@ -50,7 +50,7 @@ def what_is_not_declared_does_not_leave(case: Case) -> None:
 def whatever_a_client_computes_is_bounded(case: Case) -> None:
     """What a client sends, less its noise, is within the sensitivity that is charged."""
     for asked, name, release in OneRound(case.prepared(), case.folder).releases():
-        if release.unit != "client":
+        if not release.summed:
             continue
         width = asked.answer.values[name].shape[1]
         charge = release.charge(case.prepared().allowance, asked.public)
@@ -70,7 +70,7 @@ def noise_is_what_is_charged_and_never_reused(case: Case) -> None:
     prepared = case.prepared()
     once = OneRound(prepared, case.folder)
     for asked, name, release in once.releases():
-        if release.unit != "client":
+        if not release.summed:
             continue
         clients, width = len(asked.public.clients), asked.answer.values[name].shape[1]
         null = {name: torch.full((clients, width), release.centre())}
@@ -104,7 +104,7 @@ def one_clients_data_do_not_touch_anothers_state(case: Case) -> None:
     other = ClientData(first.name, first.x.flip(0) * -3, first.y.flip(0), first.x_test, first.y_test)
     changed = dataclasses.replace(prepared.data, clients=(other, *prepared.data.clients[1:]))
     states = [
-        OneRound(prepared, case.folder / str(number), data).memory.states(range(CLIENTS))
+        OneRound(prepared, case.folder / str(number), data).memory
         for number, data in enumerate((prepared.data, changed))
     ]
     for client in range(1, CLIENTS):
@@ -121,7 +121,7 @@ def private_state_is_in_no_message(case: Case) -> None:
         assert set(asked.answer.values) == set(declared)
         # What was made of noisy gradients has been paid for: a client may keep it too.
         paid = {name for name, release in declared.items() if release.made_of_gradients or release.sources()}
-        states = once.memory.states(asked.question.clients)
+        states = {name: rows[list(asked.question.clients)] for name, rows in once.memory.items()}
         for name, rows in states.items():
             for release in set(declared) - paid if name not in once.clients.public_names else ():
                 sent = once.gate.read(declared[release], asked.answer.values[release], asked.public)

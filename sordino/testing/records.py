@@ -48,7 +48,7 @@ class Passage:
 
 
 @contextlib.contextmanager
-def observed_gradients() -> Iterator[list[Passage]]:
+def observe_gradients() -> Iterator[list[Passage]]:
     """Every noisy gradient that passes the gate meanwhile, with what was inside."""
     seen: list[Passage] = []
     original = SampledGradients.pass_sum
@@ -65,7 +65,7 @@ def observed_gradients() -> Iterator[list[Passage]]:
         step = self.taken
         passed = original(self, records, noted)
         question, client = self.purpose
-        noise, (multiplier, scale) = passed.clone() - inside["clipped"], _charged(self)
+        noise, (multiplier, scale) = passed.clone() - inside["clipped"], _multiplier_and_scale(self)
         inside.update(charge=(self.sampling, multiplier, self.steps), scale=scale, records=records)
         seen.append(Passage(question, client, step, noise=noise, **inside))
         return passed
@@ -115,11 +115,11 @@ def observed_gradients() -> Iterator[list[Passage]]:
 
 def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
     """At record level: coins, thresholds, noise and number of steps are those of the ledger, and nothing repeats."""
-    if case.method.unit != "record" or not case.method.is_private():
+    if not case.method.unit.record_level or not case.method.is_private():
         return
     seen: list[Passage] = []
     for seed in (0, 1):
-        with observed_gradients() as passed:
+        with observe_gradients() as passed:
             once = OneRound(case.prepared(seed=seed), case.folder / str(seed))
         assert passed, "no noisy gradient passed the gate"
         _are_charged(passed, once)
@@ -141,7 +141,7 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
     assert len(set(batches)) > 0.9 * len(batches), "batches repeat"
 
 
-def _charged(exit: SampledGradients) -> tuple[float, float | Tensor]:
+def _multiplier_and_scale(exit: SampledGradients) -> tuple[float, float | Tensor]:
     """The multiplier that an exit's gradients must be charged for, and the deviation of their noise over it.
 
     Where L parts have noise of z times their own threshold, mu^2 of a record is L / z^2.
@@ -187,13 +187,13 @@ def one_hot() -> FederatedData:
 
 def records_set_aside_are_judged_and_not_trained_on(case: Case) -> None:
     """At record level: a record is either trained on or judged, and as many are judged as the plan says."""
-    if case.method.unit != "record":
+    if not case.method.unit.record_level:
         return
     data = one_hot()
     prepared = case.prepared(data)
     judged: list[tuple[int, set[int]]] = []
     original = PrivateRecords.judged
-    with observed_gradients() as seen:
+    with observe_gradients() as seen:
 
         def noting(self: PrivateRecords, flat: Tensor) -> Any:
             sealed = original(self, flat)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from sordino.experiment.run import carry_on, register
-from sordino.federation.rounds import RoundReport
+from sordino.federation.rounds import RoundReport, RoundWatch
 from sordino.privacy.noise import NONCE_BYTES
 from sordino.simulator.choice import why_no_records_stacked
 from sordino.store.store import Store
@@ -24,7 +24,9 @@ JUMPING = {"metrics", "metrics_known"}
 def engines(case: Case) -> list[str]:
     """The ways in which a method's clients can be trained: at record level not all of them can be stacked."""
     prepared = case.prepared(engine="one-by-one")
-    stacks = case.method.unit == "client" or why_no_records_stacked(prepared.method, prepared.learner, False) is None
+    stacks = (
+        not case.method.unit.record_level or why_no_records_stacked(prepared.method, prepared.learner, False) is None
+    )
     return ["one-by-one", "stacked"] if stacks else ["one-by-one"]
 
 
@@ -84,7 +86,7 @@ def a_stopped_run_ends_as_if_it_had_not_been(case: Case) -> None:
         stopped = Store(case.folder / f"stopped-{engine}")
         run = register(prepared, stopped)
         with mock.patch("sordino.federation.server.SAVE_SECONDS", 0.0), contextlib.suppress(StopHere):
-            carry_on(prepared, stopped, run, stop)
+            carry_on(prepared, stopped, run, RoundWatch(stop))
             raise AssertionError("the run was not stopped")
         assert stopped.get(run).rounds_done == 2
         resumed = carry_on(case.prepared(**keys), stopped, run)

@@ -1,1 +1,3 @@
 """Trained models of a run: loading, prediction, export."""
+
+__all__ = ["export", "models", "predict"]

@@ -1,4 +1,4 @@
-"""Where the progress of long work is shown, whoever shows it."""
+"""Interfaces for showing the progress of long work: bars, a notebook, a log, or nothing."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ class Telling(Protocol):
     def __call__(self, report: Any) -> None: ...
 
     def blending(self, done: int, clients: int) -> None:
-        """So many clients have blended their models, once the rounds are over."""
+        """Show that `done` of `clients` clients have blended their models, after the last round."""
 
     def end(self, personal: float | None = None) -> None:
         """End the run's display; `personal` is the mean accuracy of the models that clients predict with, if known."""
 
 
 class Display(Protocol):
-    """Where progress is shown."""
+    """A place that shows progress."""
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
-        """Open the display of a run of so many rounds with this `configuration`."""
+        """Open the display of a run called `name`, of `rounds` rounds, with the keys of its `configuration`."""
 
     def say(self, sentence: str) -> None:
-        """A line that stays."""
+        """Print a sentence that stays on the screen."""
 
     def total(self, done: int, runs: int) -> None:
-        """How many of all runs are done."""
+        """Show that `done` of all `runs` runs are done."""
 
 
 class Silent:

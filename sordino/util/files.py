@@ -1,4 +1,4 @@
-"""Files that outlive a crash and show it when their bytes have changed, and files that a user names."""
+"""Files that survive a crash and whose damage is noticed, files that a user names, and logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KeptFile:
     """BLAKE2b of its bytes, in hexadecimal."""
 
     def check(self, folder: Path, what: str) -> Path:
-        """Its path in `folder`; refused where the file is gone or is not as it was written."""
+        """Return its path in `folder`; refuse a file that is missing or damaged. `what` names it in the error."""
         path = folder / self.name
         try:
             found = digest_of(path)
@@ -47,30 +47,29 @@ ADVICE = "put it back from a copy, or start the run anew with `sordino run`"
 
 
 def digest_of(path: Path) -> str:
-    """BLAKE2b of a file's bytes, in hexadecimal."""
+    """Return the BLAKE2b digest of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 def keep_file(temporary: Path, wanted: Path) -> KeptFile:
-    """Put a finished file in place for good under a name that no file has: `wanted`, or that with a number behind it.
+    """Move a finished file durably to an unused name: `wanted`, or that with a number appended.
 
-    A database that is going to refer to the file may refer to an earlier one until it commits, and a crash before that
-    must find the earlier one as it was: no file is ever replaced. Whoever commits removes what is no longer referred
-    to.
+    No file is ever replaced: until the database that will refer to the new file commits, it may refer to an older one,
+    and a crash before the commit must find the older one unchanged. Whoever commits removes unreferenced files.
     """
-    return replace_file(temporary, unused(wanted))
+    return replace_file(temporary, unused_path(wanted))
 
 
-def unused(wanted: Path) -> Path:
-    """A path that no file has: `wanted`, or `NAME-2.END`, `NAME-3.END` and so on beside it."""
+def unused_path(wanted: Path) -> Path:
+    """Return a path that no file has: `wanted`, or `NAME-2.END`, `NAME-3.END` and so on beside it."""
     numbered = (wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}") for number in count(2))
     return next(path for path in chain([wanted], numbered) if not path.exists())
 
 
 def replace_file(temporary: Path, final: Path) -> KeptFile:
-    """Put a finished file in place for good: a crash leaves either the old one or the new one. What a database refers
-    to may be replaced only by what says the same; everything else goes through `keep_file`."""
+    """Move a finished file durably over `final`: a crash leaves either the old one or the new one. A file that a
+    database refers to may be replaced only by one of equal content; for everything else there is `keep_file`."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
@@ -80,8 +79,8 @@ def replace_file(temporary: Path, final: Path) -> KeptFile:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a text or bytes so that whoever reads meanwhile, or after a crash, finds the old file or the new one. A
-    link stays a link; a pipe or a device is written to."""
+    """Write a file atomically: readers, also after a crash, find the whole old file or the whole new one. The target
+    of a link is replaced; a pipe or a device is written to."""
     content = content.encode() if isinstance(content, str) else content
     final = path.resolve()
     if final.exists() and not final.is_file():
@@ -102,12 +101,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 LARGEST_TEXT = 1 << 26
-"""Bytes of the largest configuration, curve or document that is read."""
+"""Size limit, in bytes, of a configuration, curve or document that is read."""
 
 
 def check_file(path: Path, limit: int) -> None:
-    """Refuse, by an `OSError` that says why, whatever is not a file of at most `limit` bytes: a device or a pipe may
-    never end, or never begin."""
+    """Raise an `OSError` that says why unless `path` is a file of at most `limit` bytes: reading a device or a pipe may
+    never end."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
@@ -118,17 +117,18 @@ def check_file(path: Path, limit: int) -> None:
 
 
 def read_file(path: Path, limit: int = LARGEST_TEXT) -> bytes:
-    """The contents of a file that a user names; an `OSError` where it is no file or has more than `limit` bytes."""
+    """Return the contents of a file that a user names; raise an `OSError` if it is not a file of at most `limit`
+    bytes."""
     check_file(path, limit)
     with path.open("rb") as file:
-        content = file.read(limit + 1)  # some files of the system say that they are empty, and are not
+        content = file.read(limit + 1)  # files of the system, as in /proc, report size 0
     if len(content) > limit:
         raise _too_large(path, limit)
     return content
 
 
 def read_text(path: Path) -> str:
-    """The text of a file that a user names, in UTF-8; a `ValueError` where it is none."""
+    """Return the text of a UTF-8 file that a user names; raise a `ValueError` if it is not UTF-8."""
     return read_file(path).decode()
 
 
@@ -137,7 +137,7 @@ def _too_large(path: Path, limit: int) -> OSError:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's list of names to disk: only then does a new name survive a power cut."""
+    """Flush a folder's entries to disk: only then does a new name survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""A user's own classes, by dotted name: `package.module:Class` or `package.module.Class`."""
+"""Imports of a user's own classes and functions by name: `package.module:Class` or `package.module.Class`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sordino.errors import UserError, unknown
 
 
 def is_dotted(name: str) -> bool:
-    """Whether `name` is a dotted name: nothing built in has a dot or a colon."""
+    """Whether `name` means a user's own code: no built-in name has a dot or a colon."""
     return "." in name or ":" in name
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The class or function that a dotted name means; the current directory is importable."""
+    """Import the class or function called `name`; the current directory is searched first."""
     where, _, what = name.partition(":") if ":" in name else name.rpartition(".")
     if not what.isidentifier() or not all(part.isidentifier() for part in where.split(".")):
         raise UserError(f"{name!r} is not a dotted name; write it as 'package.module:Class'.")
@@ -35,14 +35,14 @@ def find(name: str) -> Callable[..., Any]:
     return target
 
 
-def failed(what: str, error: BaseException) -> UserError:
-    """The sentence for a user's code that raised."""
+def user_code_error(what: str, error: BaseException) -> UserError:
+    """Make the error for a user's code that raised `error`; `what` says what failed."""
     return UserError(f"{what}: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager
 def current_directory_importable() -> Iterator[None]:
-    """Let imports find modules in the current directory."""
+    """Search the current directory first for imported modules."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -61,10 +61,10 @@ def _import(where: str) -> ModuleType:
             return importlib.import_module(where)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{where}.".startswith(f"{error.name}."):
-            raise failed(f"The module {where!r} cannot be imported", error) from error
+            raise user_code_error(f"The module {where!r} cannot be imported", error) from error
         raise UserError(
             f"There is no module {error.name!r} (looking for {where!r}) in the current directory or among "
             "the installed packages."
         ) from error
     except (Exception, SystemExit) as error:
-        raise failed(f"The module {where!r} cannot be imported", error) from error
+        raise user_code_error(f"The module {where!r} cannot be imported", error) from error

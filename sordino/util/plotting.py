@@ -1,4 +1,4 @@
-"""Pictures by matplotlib, which is an extra: imported when the first one is drawn."""
+"""matplotlib, an optional dependency: imported when the first picture is drawn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sordino.errors import UserError
 
 
 def pyplot() -> Any:
-    """The part of matplotlib that draws, into files; a sentence where it is not installed."""
+    """Return `matplotlib.pyplot` set to draw into files; refuse where it is not installed."""
     try:
         import matplotlib as mpl
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Settings of this process (torch's threads, freed memory), and attempts in a child process that may crash."""
+"""Settings of this process (torch's threads, freed memory), and work in a child process that may crash."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ import torch
 
 Found = TypeVar("Found")
 CAN_FORK = sys.platform == "linux"
-"""Elsewhere a forked process may not use the system's own libraries."""
+"""Whether processes are forked: on other systems a forked process may not use the system's libraries."""
 
 
 class TrialError(Exception):
-    """A child that did not do what it was asked to; the message says why."""
+    """A child process failed; the message says why."""
 
 
 class HungError(TrialError):
-    """A child that gave no answer in time: a fork may come at a moment at which another thread holds a lock."""
+    """A child process gave no answer in time: another thread may have held a lock when it was forked."""
 
 
 def in_child(action: Callable[[], Found], seconds: float) -> Found:
-    """What `action` returns, as JSON holds it, in a forked child with one thread that has so many seconds to do it.
+    """Run `action` in a forked child with one thread and return its result, which must be JSON.
 
-    Where processes cannot be forked it is done here.
+    Where processes are not forked, it runs in this one.
+
+    Args:
+        action: The work; it may crash its process.
+        seconds: Time after which the child is killed and `HungError` raised.
     """
     if not CAN_FORK:
         return action()
@@ -57,7 +61,7 @@ def in_child(action: Callable[[], Found], seconds: float) -> Found:
 
 
 def _read(pipe: int, seconds: float) -> bytes:
-    """All that comes through a pipe, of which the first must come within so many seconds."""
+    """Read a pipe to its end; its first byte must come within `seconds`."""
     if not select.select([pipe], [], [], seconds)[0]:
         raise HungError(f"it took more than {seconds:g} seconds")
     with os.fdopen(pipe, "rb", closefd=False) as file:
@@ -65,7 +69,7 @@ def _read(pipe: int, seconds: float) -> bytes:
 
 
 def _answer(action: Callable[[], object], pipe: int) -> NoReturn:
-    """A child's life: nothing of it is left behind, neither a core file nor a report of its end."""
+    """Run in the child: write the answer to the pipe and exit, without a core file or a crash report."""
     try:
         faulthandler.disable()
         _no_core_file()
@@ -88,7 +92,7 @@ def _no_core_file() -> None:
 
 @contextlib.contextmanager
 def single_threaded() -> Iterator[None]:
-    """One thread for torch: workers are processes, and results do not depend on the machine's cores."""
+    """Limit torch to one thread: workers are processes, and results must not depend on the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -98,18 +102,18 @@ def single_threaded() -> Iterator[None]:
 
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""Numbers by which the C library knows these settings (M_MMAP_THRESHOLD and M_TRIM_THRESHOLD)."""
+"""Codes of the C library for M_MMAP_THRESHOLD and M_TRIM_THRESHOLD."""
 WHOLE = 2**25
-"""Bytes from which on a tensor has pages of its own, which are given back when it is freed."""
+"""Size in bytes from which a tensor gets pages of its own, which return to the system when it is freed."""
 KEPT = 2**26
-"""Bytes of freed memory that are kept at the most."""
+"""Largest amount of freed memory that is kept, in bytes."""
 
 
 def keep_freed() -> None:
-    """Keep what was freed for the tensors of the next round.
+    """Keep freed memory for the tensors of the next round.
 
-    By itself the C library gives a tensor of a megabyte back to the system as soon as it is freed. The next one is made
-    of pages that the system clears and hands out one by one, which takes longer than filling it.
+    By default the C library returns a tensor of a megabyte to the system as soon as it is freed. The next tensor then
+    gets pages that the system clears one by one, which takes longer than filling them.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # a C library without these settings

@@ -13,28 +13,28 @@ from sordino.errors import unknown
 
 @dataclass(frozen=True)
 class Named:
-    """What a hyper-parameter may be: the metadata of its annotated type."""
+    """Choices of a hyper-parameter: metadata of its annotated type."""
 
     kinds: Mapping[str, type]
     """The dataclasses by name."""
 
     def kind(self, name: str, what: str) -> type:
-        """The dataclass called `name`; `what` is the hyper-parameter, for the sentence when there is none."""
+        """Return the dataclass called `name`; `what` names the hyper-parameter in the error if there is none."""
         if name not in self.kinds:
             raise unknown(what, name, self.kinds)
         return self.kinds[name]
 
     def name(self, value: object) -> str:
-        """The name of a value's kind."""
+        """Return the name of a value's dataclass."""
         return next(name for name, kind in self.kinds.items() if type(value) is kind)
 
 
-def named(annotation: Any) -> Named | None:
-    """The choice that an annotated type carries; None where it carries none."""
+def choices_of(annotation: Any) -> Named | None:
+    """Return the choices of an annotated type; None where it has none."""
     return next((part for part in typing.get_args(annotation)[1:] if isinstance(part, Named)), None)
 
 
 def settings(kind: type) -> dict[str, Any]:
-    """The settings of a dataclass, each with its annotated type."""
+    """Return the fields of a dataclass that can be set, with their annotated types."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}

@@ -1,4 +1,4 @@
-"""TOML files of users, and values as TOML, which Python reads but does not write."""
+"""Reading users' TOML files, and writing TOML, which Python's library cannot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sordino.errors import UserError, quoted
 from sordino.util.files import read_text
 
 CUT = re.compile(r"=[ \t]*[+-]?[0-9][0-9A-Za-z_.+-]*\Z")
-"""A number at the very end of a text: `rounds = 30`, cut, is `rounds = 3`. Everything else shows where it ends."""
+"""A number at the very end of a file: `rounds = 30`, truncated, reads as `rounds = 3`. Other values show their end."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file that a user names; one that may have been cut within a number is refused. Raises an
-    `OSError` where it cannot be read and a `ValueError` where it is not TOML."""
+    """Read a TOML file that a user names; refuse one that may be truncated within a number. Raises an `OSError` if it
+    cannot be read and a `ValueError` if it is not TOML."""
     text = read_text(path)
     found = tomllib.loads(text)
     if CUT.search(text):
@@ -31,12 +31,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def toml_key(name: str) -> str:
-    """A key, in quotes where it needs them."""
+    """Format a key, in quotes where it needs them."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def toml_sections(name: str, table: Mapping[str, Any]) -> list[str]:
-    """The lines of a table under its heading; tables within it have headings of their own."""
+    """Format a table as lines under its heading; tables within it get headings of their own."""
     given = {key: value for key, value in table.items() if value is not None}
     plain = {key: value for key, value in given.items() if not isinstance(value, Mapping)}
     lines = [f"{toml_key(key)} = {toml_value(value)}" for key, value in plain.items()]
@@ -49,8 +49,8 @@ def toml_sections(name: str, table: Mapping[str, Any]) -> list[str]:
 
 
 def toml_value(value: Any) -> str:
-    """A text, path, number, truth value, list or table as TOML. A table's keys without a value are left out; tables in
-    a list have a line each."""
+    """Format a text, path, number, truth value, list or table as TOML. Keys whose value is None are left out; tables
+    in a list get a line each."""
     if isinstance(value, Mapping):
         known = [f"{toml_value(key)} = {toml_value(one)}" for key, one in value.items() if one is not None]
         return "{" + ", ".join(known) + "}"

@@ -13,6 +13,7 @@ import pytest
 from helpers import COMMAND, QUICK, QUICK_KEYS, command, process, refused
 
 from sordino.experiment.config import Experiment
+from sordino.privacy.unit import Unit
 from sordino.store.store import Store
 
 RESULT_KEYS = {
@@ -255,10 +256,10 @@ def test_a_stopped_run_that_is_removed_has_spent_what_its_ledger_says(tmp_path: 
         sordino.run(method="dp-fedavg", store=tmp_path, watch=lambda report: 1 / 0, **QUICK_KEYS)
     store = Store(tmp_path)
     (row,) = store.all()
-    before = over_runs(store, row.people, "client", 1e-5)
+    before = over_runs(store, row.people, Unit.CLIENT, 1e-5)
     assert 0 < before["epsilon"]["outsider"] < 8
     remove(row.run, store)
-    assert over_runs(store, row.people, "client", 1e-5) == before
+    assert over_runs(store, row.people, Unit.CLIENT, 1e-5) == before
     for told in ("show", "statement", "export", "report", "ledger"):
         assert "only what it spent is still known" in refused(told, row.run, "--store", tmp_path)
 

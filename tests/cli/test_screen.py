@@ -22,7 +22,7 @@ from sordino.federation.rounds import RoundReport
 from sordino.learning.metrics import METRICS
 from sordino.methods import names
 from sordino.planning.plan import PlanForRecords, plan_of
-from sordino.privacy.views import NEIGHBOURS
+from sordino.privacy.unit import Unit
 from sordino.report.glossary import ALIASES, WORDS
 from sordino.report.logs import log_runs
 from sordino.report.terminal.catalogue import hyperparameters
@@ -96,7 +96,7 @@ def test_plan_tells_each_clients_noise_where_records_are_protected() -> None:
     assert found.epsilon["server"] == second["epsilon"] < found.epsilon_replace_one
     shown = command("plan", "--method=dp-fedavg-record", "--clients=2", "--rounds=2", "--records=100", "--epsilon=2")
     assert "noise multiplier" in shown.out
-    assert NEIGHBOURS["record"] in " ".join(shown.out.split())
+    assert Unit.RECORD.neighbours in " ".join(shown.out.split())
 
 
 def test_a_plan_is_what_the_run_does(tmp_path: Path) -> None:

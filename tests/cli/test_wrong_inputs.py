@@ -170,7 +170,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("compare --epsilon=1,x", 2, "epsilon cannot be 'x'"),
     ("compare --epsilon=1,1", 2, "names a value twice"),
     ("compare --epsilon=0,1", 2, "epsilon cannot be 0"),
-    ("compare --epsilon=1,2 --sweep=epsilon=3", 2, "'epsilon' is given twice"),
+    ("compare --epsilon=1,2 --sweep=epsilon=3", 2, "'epsilon' is swept twice"),
     ("compare --sweep=epsilon", 2, "write a key and its values"),
     ("compare --sweep=seed=1,2", 2, "'seed' cannot be swept over"),
     ("compare --sweep=clients=0,5", 2, "clients cannot be 0"),

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sordino.deploy.protocol import wire
-from sordino.deploy.protocol.carrier import Direct, Failure, Fault
+from sordino.deploy.protocol.carrier import Failure, Fault, InProcessCarrier
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.server.coordinator import resume, start
 from sordino.deploy.server.trips import Deadlines
@@ -45,19 +45,19 @@ class Federation:
 
     def run(self, fault: Fault | None = None, deadlines: Deadlines = QUICK) -> Summary:
         """A new run over all sites."""
-        carrier = Direct(self.sites, fault)
+        carrier = InProcessCarrier(self.sites, fault)
         return start(self.experiment, self.members, carrier, self.store, tell=self.told.append, deadlines=deadlines)
 
     def resume(self, run: str, fault: Fault | None = None, deadlines: Deadlines = QUICK) -> Summary:
         """The rest of a run."""
-        return resume(run, Direct(self.sites, fault), self.store, tell=self.told.append, deadlines=deadlines)
+        return resume(run, InProcessCarrier(self.sites, fault), self.store, tell=self.told.append, deadlines=deadlines)
 
     def ask(self, number: int, request: bytes) -> bytes:
         """Ask a site a question, once the others have confirmed its ledger where it waits for them."""
         site = self.sites[number]
-        reply = wire.unpacked(site.answer(request))
+        reply = wire.unpack(site.answer(request))
         if reply.get("code") != "unconfirmed":
-            return wire.packed(reply)
+            return wire.pack(reply)
         return site.answer(changed(request, notes=self.notes(number, reply["statement"])))
 
     def notes(self, number: int, statement: Any) -> dict[bytes, Any]:
@@ -65,12 +65,12 @@ class Federation:
         owner = self.sites[number].identity
         asked = wire.request("note", statements={owner: statement})
         others = [one for one in self.sites if one.identity != owner]
-        return {one.identity: wire.unpacked(one.answer(asked))["notes"][owner] for one in others}
+        return {one.identity: wire.unpack(one.answer(asked))["notes"][owner] for one in others}
 
     def allow_runs(self, times: int) -> None:
         """Let the sites' budgets pay for so many runs of the experiment."""
         for number, folder in enumerate(self.folders):
-            rules = self.sites[number].desk.allowed.rules
+            rules = self.sites[number].context.policy.rules
             text = (folder / "site.toml").read_text()
             for name, value in (("max_epsilon", rules.max_epsilon), ("max_delta", rules.max_delta)):
                 text = re.sub(rf"(?m)^{name} = .*$", f"{name} = {times * value!r}", text)
@@ -128,34 +128,32 @@ def federation(folder: Path, sites: int = 3, **changes: Any) -> Iterator[Federat
 
 def kind(request: bytes) -> str:
     """What a request asks for."""
-    return str(wire.unpacked(request)["kind"])
+    return str(wire.unpack(request)["kind"])
 
 
 def is_confirmed(request: bytes) -> bool:
     """Whether a request is no question, or comes with the notes for which a site waits before its first one."""
-    message = wire.unpacked(request)
-    return (
-        message["kind"] != "work" or bool(message.get("notes")) or wire.unpacked(message["ask"].tobytes())["round"] > 0
-    )
+    message = wire.unpack(request)
+    return message["kind"] != "work" or bool(message.get("notes")) or wire.unpack(message["ask"].tobytes())["round"] > 0
 
 
 def changed(request: bytes, **changes: Any) -> bytes:
     """A request with other contents."""
-    return wire.packed({**wire.unpacked(request), **changes})
+    return wire.pack({**wire.unpack(request), **changes})
 
 
 def with_ask(request: bytes, **changes: Any) -> bytes:
     """A question with other contents."""
     import numpy as np
 
-    message = wire.unpacked(request)
-    asked = {**wire.unpacked(message["ask"].tobytes()), **changes}
-    return wire.packed({**message, "ask": np.frombuffer(wire.packed(asked), dtype=np.uint8)})
+    message = wire.unpack(request)
+    asked = {**wire.unpack(message["ask"].tobytes()), **changes}
+    return wire.pack({**message, "ask": np.frombuffer(wire.pack(asked), dtype=np.uint8)})
 
 
 def refused(reply: bytes) -> str:
     """The short name of a refusal; empty where it is none."""
-    found = wire.unpacked(reply)
+    found = wire.unpack(reply)
     return "" if found["ok"] else str(found["code"])
 
 

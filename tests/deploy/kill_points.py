@@ -30,28 +30,28 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sordino.deploy.protocol import wire
-from sordino.deploy.protocol.carrier import Direct, Failure
+from sordino.deploy.protocol.carrier import Failure, InProcessCarrier
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.server.coordinator import resume, start
-from sordino.deploy.server.journal import Journal
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.server.journal import DeploymentJournal
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.witness import Witness
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 from sordino.store.store import Store
 
 POINTS: list[tuple[Any, str, int]] = [
-    (Book, "_commit", 40),
+    (SiteLedger, "_commit", 40),
     (Witness, "write", 20),
-    (Journal, "do", 40),
-    (RunBooks, "save", 3),
-    (RunBooks, "charge", 2),
+    (DeploymentJournal, "do", 40),
+    (RunFiles, "save", 3),
+    (RunFiles, "charge", 2),
     (Site, "answer", 24),
 ]
 """What a process may die at, and at which call at the latest."""
-DYING: list[tuple[Any, str]] = [(Book, "_commit"), (Witness, "write")]
+DYING: list[tuple[Any, str]] = [(SiteLedger, "_commit"), (Witness, "write")]
 """Calls at which a site may die while it answers."""
 
 
@@ -98,9 +98,9 @@ class Wire:
             if self.chance.random() < 0.5:
                 return Failure("the site is gone")
         reply = answer()
-        asked = wire.unpacked(request)
-        if asked["kind"] in ("work", "open") and wire.unpacked(reply)["ok"]:
-            where = asked if asked["kind"] == "open" else wire.unpacked(asked["ask"].tobytes())
+        asked = wire.unpack(request)
+        if asked["kind"] in ("work", "open") and wire.unpack(reply)["ok"]:
+            where = asked if asked["kind"] == "open" else wire.unpack(asked["ask"].tobytes())
             name = f"{asked['kind']} {node} {where['round']} {where['place']} {where['attempt']}"
             with self.log.open("a") as log:
                 log.write(f"{name} {hashlib.sha256(reply).hexdigest()}\n")
@@ -121,7 +121,7 @@ def trial(made: Template, folder: Path, seed: int) -> str:
         dying = random.Random(seed) if deadly and chance.random() < 0.5 else None
         with contextlib.ExitStack() as held:
             sites = [held.enter_context(contextlib.closing(Site.open(one))) for one in folders]
-            carrier = Direct(sites, Wire(log, dying))
+            carrier = InProcessCarrier(sites, Wire(log, dying))
             runs = Store(folder / "store").all()
             try:
                 resume(runs[0].run, carrier, store, deadlines=QUICK)
@@ -152,8 +152,8 @@ def verdict(made: Template, store: Store, folders: list[Path], log: Path) -> str
             return f"two answers to {name}"
     charged = set()
     for number, folder in enumerate(folders):
-        with Book(folder) as book:
-            asks = [tuple(entry.content["ask"][1:]) for entry in book.entries() if entry.kind == "release"]
+        with SiteLedger(folder) as ledger:
+            asks = [tuple(entry.content["ask"][1:]) for entry in ledger.entries() if entry.kind == "release"]
         if len(set(asks)) < len(asks):
             return f"site {number} paid twice for one question"
         charged |= {(number, *ask) for ask in asks}

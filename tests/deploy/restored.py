@@ -35,9 +35,9 @@ from federations import Federation, changed, federation, kind, refused
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Failure
 from sordino.deploy.server.trips import Deadlines
-from sordino.deploy.site.ledger import Book, Entry, row_of
+from sordino.deploy.site.ledger import Entry, SiteLedger, row_from
 from sordino.deploy.site.site import Site
-from sordino.deploy.site.spending import Spending
+from sordino.deploy.site.spending import SiteSpending
 from sordino.deploy.site.witness import accept
 from sordino.errors import UserError
 
@@ -107,9 +107,9 @@ class Attack:
     def _may_be_copied(self) -> bool:
         if self.restored != "folder and witness" or self.server == "honest":
             return True
-        with Book(self.made.folders[0]) as book:
-            begun = {entry.content["run"] for entry in book.entries() if entry.kind == "start"}
-            return not any(run["run"] in begun and run["state"] == "open" for run in book.runs())
+        with SiteLedger(self.made.folders[0]) as ledger:
+            begun = {entry.content["run"] for entry in ledger.entries() if entry.kind == "start"}
+            return not any(run["run"] in begun and run["state"] == "open" for run in ledger.runs())
 
     def restore(self) -> None:
         """Put the copy back, and open the site, if it lets itself be."""
@@ -125,7 +125,7 @@ class Attack:
             self.state = "closed"
 
     def _altered(self, node: int, request: bytes) -> bytes:
-        echo = wire.unpacked(request).get("echo")
+        echo = wire.unpack(request).get("echo")
         if echo is None or self.server == "honest":
             return request
         first = self.echoes.setdefault(node, echo)
@@ -134,11 +134,11 @@ class Attack:
     def _log(self, request: bytes, reply: bytes) -> None:
         if kind(request) != "work" or refused(reply):
             return
-        asked, digest = wire.unpacked(wire.unpacked(request)["ask"].tobytes()), hashlib.sha256(reply).hexdigest()
+        asked, digest = wire.unpack(wire.unpack(request)["ask"].tobytes()), hashlib.sha256(reply).hexdigest()
         ask = [asked[name] for name in ("run", "round", "place", "attempt")]
         self.answers[tuple(ask)].add(digest)
-        with Book(self.made.folders[0]) as book:
-            rows = [one for one in book.entries() if one.kind == "release" and one.content["ask"] == ask]
+        with SiteLedger(self.made.folders[0]) as ledger:
+            rows = [one for one in ledger.entries() if one.kind == "release" and one.content["ask"] == ask]
         self.rows.setdefault(digest, rows)
 
     def repeat(self) -> None:
@@ -156,12 +156,12 @@ class Attack:
         if double:
             return f"two answers to question {double[0][1:]}"
         rows = [row for found in self.rows.values() for row in found]
-        allowed = self.made.sites[1].desk.allowed
-        rules = allowed.rules
-        if not Spending.of(rows, allowed.view).fits(rules.unit, rules.max_epsilon, rules.max_delta):
+        policy = self.made.sites[1].context.policy
+        rules = policy.rules
+        if not SiteSpending.of(rows, policy.view).fits(rules.unit, rules.max_epsilon, rules.max_delta):
             return "the answers cost more than the budget"
-        of_records = [row for row in rows if row_of(row).pool]
-        turns = collections.Counter((row.content["ask"][0], row_of(row).release) for row in of_records)
+        of_records = [row for row in rows if row_from(row).pool]
+        turns = collections.Counter((row.content["ask"][0], row_from(row).release) for row in of_records)
         if max(turns.values(), default=0) > ROUNDS or len({run for run, _ in turns}) > 2:
             return "records were asked more often than was reserved for"
         return ""
@@ -169,10 +169,10 @@ class Attack:
 
 def _forged(reply: bytes) -> bytes:
     """Notes signed with another key than that of the site which gave them."""
-    message, private = wire.unpacked(reply), keys.new_identity()
+    message, private = wire.unpack(reply), keys.new_identity()
     notes = message.get("notes", {})
-    forged = {owner: [*note[:-1], keys.signed(private, "note", note[-1])] for owner, note in notes.items()}
-    return wire.packed({**message, "notes": forged})
+    forged = {owner: [*note[:-1], keys.sign(private, "note", note[-1])] for owner, note in notes.items()}
+    return wire.pack({**message, "notes": forged})
 
 
 def trial(folder: Path, seed: int) -> tuple[str, str]:

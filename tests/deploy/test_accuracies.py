@@ -10,10 +10,10 @@ import pytest
 from federations import federation
 
 from sordino.deploy import accuracies
-from sordino.deploy.site.ledger import Book, row_of
+from sordino.deploy.site.ledger import SiteLedger, row_from
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import terms_of
-from sordino.deploy.trial import with_accuracies
+from sordino.deploy.trial import add_accuracies
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 
@@ -29,11 +29,11 @@ def test_shared_accuracies_are_means_with_the_noise_that_is_told(protect_from: s
             assert abs(noise) < 6 * summary.accuracy_noise, "six deviations: once in 5e8 tests"
         assert 0 < summary.accuracy_noise < 0.2
         assert any("with noise of deviation" in note for note in summary.notes)
-        assert with_accuracies(summary, made.folders) == summary
+        assert add_accuracies(summary, made.folders) == summary
         assert 99.9 < dict(summary.epsilon)[protect_from] <= 100  # type: ignore[operator]
         view = {"outsider": 0, "server": 2}[protect_from]
-        with Book(made.folders[0]) as book:
-            rows = [row_of(one) for one in book.entries() if one.kind == "release"]
+        with SiteLedger(made.folders[0]) as ledger:
+            rows = [row_from(one) for one in ledger.entries() if one.kind == "release"]
         costs = {
             step: sum(row.costs()[view, 0] for row in rows if row.step == step) for step in ("local", "accuracies")
         }

@@ -19,9 +19,9 @@ from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Failure
 from sordino.deploy.protocol.roster import read_roster
 from sordino.deploy.protocol.secure_sum import MaskingError
-from sordino.deploy.server.presence import said
+from sordino.deploy.server.presence import refusal_text
 from sordino.deploy.site import freshness
-from sordino.deploy.site.ledger import Book, Head
+from sordino.deploy.site.ledger import Head, SiteLedger
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import terms_of
@@ -34,8 +34,8 @@ QUICKER = dataclasses.replace(QUICK, work=0.3)
 
 def paid(made: Federation, number: int) -> int:
     """How many releases a site has paid for."""
-    with Book(made.folders[number]) as book:
-        return sum(entry.kind == "release" for entry in book.entries())
+    with SiteLedger(made.folders[number]) as ledger:
+        return sum(entry.kind == "release" for entry in ledger.entries())
 
 
 # ---- a lying server
@@ -72,7 +72,7 @@ def test_a_question_that_fails_whatever_the_records_is_counted_and_costs_nothing
     with federation(tmp_path) as made:
 
         def fail(request: bytes) -> None:
-            (session,) = made.sites[0].desk.sessions.values()
+            (session,) = made.sites[0].context.sessions.values()
             with monkeypatch.context() as patch:
                 patch.setattr(session.clients, "answer", lambda *_: 1 / 0)
                 patch.setattr(session.clients, "absent", lambda *_: 1 / 0)
@@ -126,7 +126,7 @@ def test_no_file_is_opened_because_a_server_names_it(tmp_path: Path, monkeypatch
     settings = {"budgets": "4:0.5,16:0.5", "curve": str(curve)}
     with federation(tmp_path, method="pac-dp", records=300, set=settings) as made:
         enrol = enrolment(made.experiment)
-        carried = wire.unpacked(enrol)["experiment"]
+        carried = wire.unpack(enrol)["experiment"]
         monkeypatch.setattr(curves, "load_curve", lambda path: pytest.fail("a site opened it"))
         assert str(curve) not in str(carried)
         assert curves.curve_called(carried["set"]["curve"]).high == 30.0
@@ -141,7 +141,7 @@ def test_what_a_site_alone_is_told_must_be_finite(tmp_path: Path) -> None:
         enrol = enrolment(made.experiment)
         assert refused(made.sites[0].answer(enrol)) == ""
         message = {"global": terms_of(made.experiment).initial, "clip": 0.5}
-        own = wire.packed({"aside": torch.tensor([[float("nan")]])})
+        own = wire.pack({"aside": torch.tensor([[float("nan")]])})
         assert refused(made.sites[0].answer(question(enrol, "local", message, own))) == "bounds"
 
 
@@ -152,25 +152,25 @@ def test_names_that_would_do_more_than_be_read_are_refused(tmp_path: Path) -> No
         for run in ("run\nanswered", "run\x1b[2J"):
             assert refused(made.sites[0].answer(changed(enrol, run=run))) == "message"
         told: list[str] = []
-        made.sites[0].desk.tell = told.append
-        made.sites[0].desk.note("of a server: \x1b[2J\n2000-01-01 00:00:00 answered")
+        made.sites[0].context.tell = told.append
+        made.sites[0].context.log("of a server: \x1b[2J\n2000-01-01 00:00:00 answered")
         assert told == ["of a server: ?[2J"]
         assert (made.folders[0] / "site.log").read_text().splitlines()[-1] == "    2000-01-01 00:00:00 answered"
         rows = [f'[[site]]\nname = "a\\u001b[8m{one}"\nidentity = "{one * 64}"\n' for one in "12"]
         (tmp_path / "roster.toml").write_text("\n".join(rows))
         with pytest.raises(UserError, match="can be shown"):
             read_roster(tmp_path / "roster.toml")
-    assert said({"sentence": "\x1b]0;owned\x07No\n."}) == "]0;ownedNo."
+    assert refusal_text({"sentence": "\x1b]0;owned\x07No\n."}) == "]0;ownedNo."
 
 
 def test_a_run_s_key_is_gone_from_the_file_when_it_is_over(tmp_path: Path) -> None:
     with federation(tmp_path) as made:
         site, enrol = made.sites[0], enrolment(made.experiment)
         assert refused(site.answer(enrol)) == ""
-        run = wire.unpacked(enrol)["run"]
-        with Book(made.folders[0]) as book:
-            assert book.all("pragma secure_delete") == [(1,)]
-            key = (book.run(run) or {})["key"]
+        run = wire.unpack(enrol)["run"]
+        with SiteLedger(made.folders[0]) as ledger:
+            assert ledger.query("pragma secure_delete") == [(1,)]
+            key = (ledger.run(run) or {})["key"]
         assert key in (made.folders[0] / "site.db").read_bytes()
         assert refused(site.answer(wire.request("end", run=run, model=None))) == ""
         assert key not in (made.folders[0] / "site.db").read_bytes()
@@ -180,7 +180,7 @@ def test_models_at_the_end_must_be_of_the_network(tmp_path: Path) -> None:
     with federation(tmp_path, personal="blend") as made:
         site, enrol = made.sites[0], enrolment(made.experiment)
         assert refused(site.answer(enrol)) == ""
-        run, model = wire.unpacked(enrol)["run"], terms_of(made.experiment).initial
+        run, model = wire.unpack(enrol)["run"], terms_of(made.experiment).initial
         wrong: list[dict[str, Any]] = [
             {"model": model[1:], "averaged": model},
             {"model": model, "averaged": model[1:]},
@@ -197,8 +197,8 @@ def test_models_at_the_end_must_be_of_the_network(tmp_path: Path) -> None:
 def question(enrol: bytes, step: str, message: Mapping[str, Any], own: bytes = b"", **places: int) -> bytes:
     """A question of a run in which a site was enrolled, whose answers are not summed."""
     places = {"round": 0, "place": 0, "attempt": 0, "question": 0} | places
-    asked = {"run": wire.unpacked(enrol)["run"], "step": step, "message": message, "parties": [], **places}
-    parts = {"ask": wire.packed(asked), "own": own}
+    asked = {"run": wire.unpack(enrol)["run"], "step": step, "message": message, "parties": [], **places}
+    parts = {"ask": wire.pack(asked), "own": own}
     return wire.request("work", echo=None, **{name: np.frombuffer(part, np.uint8) for name, part in parts.items()})
 
 
@@ -210,7 +210,7 @@ def test_records_give_no_wider_matrix_and_no_more_gradients_than_was_set_aside_f
         assert refused(site.answer(enrol)) == ""
         wide = torch.eye(64).repeat(1, 40)
         assert refused(site.answer(question(enrol, "describe", {"directions": wide}))) == "bounds"
-        own = wire.packed({"directions": wide.unsqueeze(0)})
+        own = wire.pack({"directions": wide.unsqueeze(0)})
         assert refused(site.answer(question(enrol, "describe", {}, own))) == "bounds"
         assert (paid(made, 0), status(made.folders[0])["misfits"]) == (0, 0)
         narrow = {"directions": wide[:, :8]}
@@ -256,7 +256,7 @@ def test_two_questions_at_once_are_not_paid_with_the_same_budget(
         assert [refused(site.answer(one)) for one in enrolled] == ["", ""]
         message = {"global": terms_of(made.experiment).initial, "clip": 0.5}
         slow, quick = (question(one, "local", message) for one in enrolled)
-        session = site.desk.sessions[wire.unpacked(enrolled[0])["run"]]
+        session = site.context.sessions[wire.unpack(enrolled[0])["run"]]
         answer, between = session.clients.answer, []
 
         def overtaken(*arguments: Any) -> Any:
@@ -274,34 +274,34 @@ def test_two_questions_at_once_are_not_paid_with_the_same_budget(
 def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) -> None:
     with federation(tmp_path, noise="integers") as made:
         made.run()
-        victim, hostile = made.sites[0].desk, made.sites[1].desk
-        with Book(hostile.folder) as book:
-            ours = book.head()
-        with Book(victim.folder) as book:
-            head = book.head()
-            genuine = keys.signed(victim.private, *head.said())
+        victim, hostile = made.sites[0].context, made.sites[1].context
+        with SiteLedger(hostile.folder) as ledger:
+            ours = ledger.head()
+        with SiteLedger(victim.folder) as ledger:
+            head = ledger.head()
+            genuine = keys.sign(victim.private, *head.signed_parts())
 
             def note(seen: Head, signature: bytes) -> bytes:
-                mine = keys.signed(hostile.private, *ours.said())
+                mine = keys.sign(hostile.private, *ours.signed_parts())
                 return freshness.NOTE.pack(ours.position, ours.link, mine, seen.position, seen.link, signature)
 
             def check(one: bytes) -> None:
-                freshness.check_note(book, victim.identity, hostile.identity, one)
+                freshness.check_note(ledger, victim.identity, hostile.identity, one)
 
             check(note(head, genuine))
             check(note(Head(0, bytes(32)), b""))
             for forged in (
                 note(Head(head.position + 1, os.urandom(32)), genuine),
                 note(Head(head.position, os.urandom(32)), bytes(64)),
-                note(head, keys.signed(hostile.private, *head.said())),
+                note(head, keys.sign(hostile.private, *head.signed_parts())),
                 note(head, genuine)[:-1],
                 bytes(freshness.NOTE.size),
             ):
                 with pytest.raises(MaskingError):
                     check(forged)
             ahead = Head(head.position + 1, os.urandom(32))
-            with pytest.raises(freshness.BehindError):
-                check(note(ahead, keys.signed(victim.private, *ahead.said())))
+            with pytest.raises(freshness.LedgerBehindError):
+                check(note(ahead, keys.sign(victim.private, *ahead.signed_parts())))
 
 
 @pytest.mark.parametrize("value", [2**40, -(2**62)])
@@ -310,7 +310,7 @@ def test_a_plain_message_that_no_clip_allows_is_left_out(value: int, tmp_path: P
 
         def poison(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes:
             reply = answer()
-            message = wire.unpacked(reply)
+            message = wire.unpack(reply)
             if node != 1 or "values" not in message:
                 return reply
             wild = {name: torch.full_like(rows, value) for name, rows in message["values"].items()}
@@ -318,7 +318,7 @@ def test_a_plain_message_that_no_clip_allows_is_left_out(value: int, tmp_path: P
 
         summary = made.run(poison)
         assert summary.rounds_done == 1
-        assert any("site-1 sent something that is no answer" in sentence for sentence in made.told)
+        assert any("site-1 sent a reply that is no valid answer" in sentence for sentence in made.told)
         assert float(made.model(summary.run).abs().max()) < 100
 
 
@@ -332,7 +332,7 @@ def test_what_is_given_once_is_waited_for_and_never_asked_anew(tmp_path: Path) -
 
         def gone(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             if kind(request) == "work":
-                asked: Mapping[str, Any] = wire.unpacked(wire.unpacked(request)["ask"].tobytes())
+                asked: Mapping[str, Any] = wire.unpack(wire.unpack(request)["ask"].tobytes())
                 if asked["step"] == "describe":
                     attempts.append((node, asked["attempt"]))
                     if node == 2:
@@ -346,9 +346,9 @@ def test_what_is_given_once_is_waited_for_and_never_asked_anew(tmp_path: Path) -
         summary = made.resume(made.store.all()[0].run)
         assert summary.rounds_done == 2
         for folder in made.folders:
-            with Book(folder) as book:
+            with SiteLedger(folder) as ledger:
                 described = [
-                    one for one in book.entries() if one.kind == "release" and one.content["ask"][1:3] == [0, 0]
+                    one for one in ledger.entries() if one.kind == "release" and one.content["ask"][1:3] == [0, 0]
                 ]
             assert len({tuple(one.content["ask"]) for one in described}) == 1
 

@@ -16,21 +16,21 @@ from federations import QUICK, Federation, Recorder, changed, federation, kind, 
 from kill_points import template
 from safetensors.torch import load_file
 
-from sordino.deploy.database import AlteredError, Database
+from sordino.deploy.database import AlteredError, CheckedDatabase
 from sordino.deploy.protocol import wire
-from sordino.deploy.protocol.carrier import Direct, Failure
+from sordino.deploy.protocol.carrier import Failure, InProcessCarrier
 from sordino.deploy.server.coordinator import resume, start
-from sordino.deploy.server.journal import FILE, SITES_OF_2, Enrolled, Journal
+from sordino.deploy.server.journal import FILE, SITES_OF_2, DeploymentJournal, EnrolledSite
 from sordino.deploy.site.freshness import LedgerStatement, Note
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
 from sordino.errors import UserError
 from sordino.store.store import Store
 
 FLIPS = int(os.environ.get("SORDINO_FUZZ", "120")) // 10
-"""Of the book, each in a copy of its own."""
-Asked = tuple[Federation, list[tuple[bytes, bytes]]]
+"""Of the ledger, each in a copy of its own."""
+Stopped = tuple[Federation, list[tuple[bytes, bytes]]]
 
 
 class Gone(BaseException):
@@ -38,14 +38,14 @@ class Gone(BaseException):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
     """A federation in its second round, whose site 0 has answered and is closed; what it was asked there, and answered,
     the question of the round after it unanswered."""
     with federation(tmp_path_factory.mktemp("stopped"), 3, rounds=3) as made:
         seen = Recorder()
 
         def stop(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-            if kind(request) == "work" and wire.unpacked(wire.unpacked(request)["ask"].tobytes())["round"] == 2:
+            if kind(request) == "work" and wire.unpack(wire.unpack(request)["ask"].tobytes())["round"] == 2:
                 seen.seen.append((node, "next", request, b""))
                 raise Gone
             return seen(node, request, answer)
@@ -75,12 +75,12 @@ def one_sentence(what: str) -> Iterator[None]:
 
 def ask(made: Federation, site: Site, request: bytes) -> bytes:
     """Ask a copy of site 0; the others confirm its ledger, and forget that they have for the next copy."""
-    reply = wire.unpacked(site.answer(request))
+    reply = wire.unpack(site.answer(request))
     if reply.get("code") != "unconfirmed":
-        return wire.packed(reply)
-    said = LedgerStatement.read(reply["statement"])
+        return wire.pack(reply)
+    said = LedgerStatement.from_list(reply["statement"])
     about = (said.nonce, site.identity, said.head, said.heads_signature, 0)
-    notes = {one.identity: Note.made(one.desk.private, *about).packed() for one in made.sites[1:]}
+    notes = {one.identity: Note.sign(one.context.private, *about).to_list() for one in made.sites[1:]}
     return site.answer(changed(request, notes=notes))
 
 
@@ -91,12 +91,12 @@ def holds(made: Federation, folder: Path, asked: list[tuple[bytes, bytes]], what
         for request, reply in asked:
             found = ask(made, site, request)
             if refused(found):
-                assert set(wire.unpacked(found)) == {"ok", "code", "sentence"}, what
+                assert set(wire.unpack(found)) == {"ok", "code", "sentence"}, what
             elif reply:
                 assert found == reply, f"{what}: another answer to the same question"
             else:
-                with Book(folder) as book:
-                    paid = [one.content["ask"][1:] for one in book.entries() if one.kind == "release"]
+                with SiteLedger(folder) as ledger:
+                    paid = [one.content["ask"][1:] for one in ledger.entries() if one.kind == "release"]
                 assert paid[-1] == [2, 0, 0], f"{what}: a release that nobody paid for"
                 assert len(paid) == 3, what
         status(folder)
@@ -110,7 +110,9 @@ def copied(made: Federation, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["site.toml", "roster.toml", "data.npz", "site.db"])
-def test_a_damaged_file_never_makes_a_site_draw_again_or_pay_nothing(name: str, stopped: Asked, tmp_path: Path) -> None:
+def test_a_damaged_file_never_makes_a_site_draw_again_or_pay_nothing(
+    name: str, stopped: Stopped, tmp_path: Path
+) -> None:
     made, asked = stopped
     whole, chance = (made.folders[0] / name).read_bytes(), random.Random(0)
     damaged: dict[str, bytes | None] = {
@@ -134,7 +136,7 @@ def test_a_damaged_file_never_makes_a_site_draw_again_or_pay_nothing(name: str, 
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_disk_that_is_really_full_lets_nothing_leave(stopped: Asked, tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full_lets_nothing_leave(stopped: Stopped, tmp_path: Path) -> None:
     made, asked = stopped
     folder = copied(made, tmp_path)
     child = os.fork()
@@ -148,8 +150,8 @@ def test_a_disk_that_is_really_full_lets_nothing_leave(stopped: Asked, tmp_path:
         finally:
             os._exit({"disk": 0}.get(code, 1))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with Book(folder) as book:
-        assert [one.content["ask"][1] for one in book.entries() if one.kind == "release"] == [0, 1]
+    with SiteLedger(folder) as ledger:
+        assert [one.content["ask"][1] for one in ledger.entries() if one.kind == "release"] == [0, 1]
     holds(made, folder, asked, "when there is room again")
 
 
@@ -160,14 +162,14 @@ def test_a_damaged_journal_gives_the_same_model_or_a_sentence(tmp_path: Path) ->
     store, folders = made.copied(tmp_path / "stopped")
 
     def stop(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-        if kind(request) == "open" and wire.unpacked(request)["round"] == 1 and node == 2:
+        if kind(request) == "open" and wire.unpack(request)["round"] == 1 and node == 2:
             raise Gone
         return answer()
 
     with contextlib.ExitStack() as held:
         sites = [held.enter_context(contextlib.closing(Site.open(one))) for one in folders]
         with pytest.raises(Gone):
-            start(made.experiment, made.members, Direct(sites, stop), store, deadlines=QUICK)
+            start(made.experiment, made.members, InProcessCarrier(sites, stop), store, deadlines=QUICK)
     store.close()
     chance, same = random.Random(0), 0
     for number in range(min(FLIPS, 100)):
@@ -182,7 +184,7 @@ def test_a_damaged_journal_gives_the_same_model_or_a_sentence(tmp_path: Path) ->
             runs = Store(place / "store")
             held.callback(runs.close)
             (row,) = runs.all()
-            resume(row.run, Direct(sites), runs, deadlines=QUICK)
+            resume(row.run, InProcessCarrier(sites), runs, deadlines=QUICK)
             assert torch.equal(load_file(runs.path(row.run) / "models.safetensors")["global"], made.model)
             same += 1
         shutil.rmtree(place)
@@ -191,23 +193,23 @@ def test_a_damaged_journal_gives_the_same_model_or_a_sentence(tmp_path: Path) ->
 
 def test_a_journal_of_version_2_is_brought_up_to_date(tmp_path: Path) -> None:
     """Its rows are checked as they were written; one that was altered is still refused."""
-    sites = [Enrolled(bytes([number]) * 32, b"key", b"signature") for number in (2, 1)]
-    Journal(tmp_path).close()
+    sites = [EnrolledSite(bytes([number]) * 32, b"key", b"signature") for number in (2, 1)]
+    DeploymentJournal(tmp_path).close()
 
     def write_as_before(key: bytes) -> None:
-        with Database(tmp_path / FILE) as old:
-            old.do("drop table sites")
-            old.do(SITES_OF_2.statement())
+        with CheckedDatabase(tmp_path / FILE) as old:
+            old.execute("drop table sites")
+            old.execute(SITES_OF_2.creation_sql())
             for site in sites:
-                old.put(SITES_OF_2, **vars(site), position=3, head=b"link")
-            old.do("update sites set key = ?", key)
-            old.do("pragma user_version = 2")
+                old.upsert(SITES_OF_2, **vars(site), position=3, head=b"link")
+            old.execute("update sites set key = ?", key)
+            old.execute("pragma user_version = 2")
 
     write_as_before(b"key")
     for _ in range(2):
-        with Journal(tmp_path) as journal:
-            assert journal.enrolled() == sites
+        with DeploymentJournal(tmp_path) as journal:
+            assert journal.enrolled_sites() == sites
     write_as_before(b"other")
     for _ in range(2):
-        with pytest.raises(AlteredError, match="a row of sites"):
-            Journal(tmp_path)
+        with pytest.raises(AlteredError, match="a row of its table sites"):
+            DeploymentJournal(tmp_path)

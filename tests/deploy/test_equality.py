@@ -11,7 +11,7 @@ from federations import federation
 from safetensors.torch import load_file
 
 from sordino.deploy.site.status import status
-from sordino.deploy.trial import simulated, with_accuracies
+from sordino.deploy.trial import add_accuracies, prepare_simulation
 from sordino.experiment.run import start
 
 CASES: dict[str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ LATER = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name no
 def test_models_equal_those_of_a_simulation(method: str, tmp_path: Path) -> None:
     with federation(tmp_path, 10, **{"method": method, "noise": "integers", **CASES[method]}) as made:
         summary = made.run()
-        expected = start(simulated(made.experiment, made.original), made.store)
+        expected = start(prepare_simulation(made.experiment, made.original), made.store)
     assert summary.rounds_done == expected.rounds_done == 2
     ours, theirs = (load_file(made.store.path(one.run) / "models.safetensors") for one in (summary, expected))
     for name in {"global", "averaged"} & set(theirs):
@@ -43,5 +43,5 @@ def test_models_equal_those_of_a_simulation(method: str, tmp_path: Path) -> None
     for name in {"personal", "blend", "weights", "powers", "labels"} & set(theirs):
         order = theirs["clients" if name == "personal" else "blend_clients"].tolist()
         assert torch.equal(torch.cat([kept[client][name] for client in order]), theirs[name])
-    assert with_accuracies(summary, made.folders).accuracy == pytest.approx(expected.accuracy)
+    assert add_accuracies(summary, made.folders).accuracy == pytest.approx(expected.accuracy)
     assert summary.epsilon == expected.epsilon == dict.fromkeys(("outsider", "peer", "server"))

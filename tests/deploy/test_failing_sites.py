@@ -13,7 +13,7 @@ from federations import Federation, Recorder, federation, kind
 from torch import Tensor
 
 from sordino.deploy.protocol import wire
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.status import status
 from sordino.privacy.gradients import BlankRecords
 from sordino.privacy.sealed import open_sealed
@@ -59,7 +59,7 @@ def blinding(made: Federation, error: BaseException) -> tuple[Recorder, Callable
 
     def fault(node: int, request: bytes, answer: Callable[[], bytes]) -> Any:
         if node == 0 and kind(request) == "work":
-            (session,) = made.sites[0].desk.sessions.values()
+            (session,) = made.sites[0].context.sessions.values()
             if not isinstance(session.clients.execution, Blind):
                 session.clients.execution = Blind(session.clients.execution, error)
         return seen(node, request, answer)
@@ -84,7 +84,7 @@ def test_a_failing_site_sends_an_ordinary_message_and_pays(case: str, tmp_path: 
         assert summary.rounds_done == 2
         replies: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
         for node, _, reply in seen.of("work"):
-            replies.setdefault(node, []).append(wire.unpacked(reply))
+            replies.setdefault(node, []).append(wire.unpack(reply))
         assert [shape(one) for one in replies[0]] == [shape(one) for one in replies[1]]
         for reply in replies[0]:
             assert reply["ok"] is True
@@ -92,8 +92,10 @@ def test_a_failing_site_sends_an_ordinary_message_and_pays(case: str, tmp_path: 
                 assert bool(value.any()), "noise alone, and not nothing"
         entries = []
         for number in (0, 1):
-            with Book(made.folders[number]) as book:
-                entries.append([one.content for one in book.entries() if one.kind in ("release", "reserve", "misfit")])
+            with SiteLedger(made.folders[number]) as ledger:
+                entries.append(
+                    [one.content for one in ledger.entries() if one.kind in ("release", "reserve", "misfit")]
+                )
         assert len(entries[0]) == len(entries[1]), "it pays what the others pay, and nothing was refused"
         assert status(made.folders[0])["misfits"] == 0
         assert list((made.folders[0] / "models").iterdir()), "the run has ended here as everywhere"
@@ -116,7 +118,7 @@ def test_the_noise_of_a_null_contribution_is_all_that_was_declared(tmp_path: Pat
     with federation(tmp_path, protect_from="server", epsilon=2.0) as made:
         seen, fault = blinding(made, LabelError())
         made.run(fault)
-        sent = [wire.unpacked(reply)["values"]["update"] for node, _, reply in seen.of("work") if node == 0]
+        sent = [wire.unpack(reply)["values"]["update"] for node, _, reply in seen.of("work") if node == 0]
         rows = torch.cat(sent).double()
         # Whole numbers whose deviation is a number of grid steps: two messages of 650, each with the same noise.
         first, second = rows.std(dim=1)

@@ -22,12 +22,13 @@ from sordino.api import load_models
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Failure
 from sordino.deploy.protocol.secure_sum import new_key, public_key
-from sordino.deploy.server.journal import Journal
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.server.journal import DeploymentJournal
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import models_at, status
 from sordino.deploy.terms import terms_of
 from sordino.errors import Stopped, UserError
+from sordino.privacy.unit import Unit
 from sordino.store.spending import planned, sum_up
 from sordino.store.store import Store
 
@@ -36,8 +37,8 @@ LOST = Failure("lost")
 
 def releases(made: Federation, number: int) -> int:
     """How many releases a site has paid for."""
-    with Book(made.folders[number]) as book:
-        return sum(entry.kind == "release" for entry in book.entries())
+    with SiteLedger(made.folders[number]) as ledger:
+        return sum(entry.kind == "release" for entry in ledger.entries())
 
 
 def refused_text(reply: bytes) -> str:
@@ -76,7 +77,7 @@ def test_a_site_killed_at_its_commit(when: str, tmp_path: Path) -> None:
 
         def die(request: bytes) -> None:
             def child() -> None:
-                die_at(Book, "_commit", 2, when)  # the first one says who has confirmed its ledger
+                die_at(SiteLedger, "_commit", 2, when)  # the first one says who has confirmed its ledger
                 made.sites[0].answer(request)
 
             assert killed(child)
@@ -112,7 +113,7 @@ def test_a_site_that_is_gone_in_the_second_trip_is_waited_for_then_paid_for_agai
 
         def slow(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             if kind(request) == "open" and node == 2:
-                asked.append(wire.unpacked(request)["attempt"])
+                asked.append(wire.unpack(request)["attempt"])
                 if len(asked) < 3:
                     return LOST
             return answer()
@@ -123,15 +124,13 @@ def test_a_site_that_is_gone_in_the_second_trip_is_waited_for_then_paid_for_agai
         assert [releases(made, number) for number in range(3)] == [2, 2, 2]
 
         def never(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-            return (
-                LOST if kind(request) == "open" and node == 2 and wire.unpacked(request)["attempt"] == 0 else answer()
-            )
+            return LOST if kind(request) == "open" and node == 2 and wire.unpack(request)["attempt"] == 0 else answer()
 
     with federation(tmp_path / "never", spare_turns=3) as made:
         summary = made.run(never)
         assert summary.rounds_done == 2
         # Who did not answer may have had a reason in its data: the plan counts, its spare turns included.
-        mu = sum_up([planned(terms_of(made.experiment))], "client", summary.delta)["epsilon"]
+        mu = sum_up([planned(terms_of(made.experiment))], Unit.CLIENT, summary.delta)["epsilon"]
         assert summary.epsilon["outsider"] >= mu["outsider"] > summary.charged["outsider"]
         assert [releases(made, number) for number in range(3)] == [4, 4, 4]
         assert any("paid for again" in sentence for sentence in made.told)
@@ -169,16 +168,16 @@ def test_a_server_that_was_killed_goes_on_with_the_same_sum(
 
         fault = Probe("work", die, node=2, skip=1) if moment == "work" else Probe("open", die, node=2, skip=1)
         if moment in ("survivors", "sum"):
-            name, fault, calls = {"survivors": "fix", "sum": "done"}[moment], None, []
-            original = getattr(Journal, name)
+            name, fault, calls = {"survivors": "fix_survivors", "sum": "keep_sum"}[moment], None, []
+            original = getattr(DeploymentJournal, name)
 
-            def dying(self: Journal, *arguments: Any) -> None:
+            def dying(self: DeploymentJournal, *arguments: Any) -> None:
                 original(self, *arguments)
                 calls.append(arguments)
                 if len(calls) == 2:
                     raise Dead
 
-            monkeypatch.setattr(Journal, name, dying)
+            monkeypatch.setattr(DeploymentJournal, name, dying)
         with pytest.raises(Dead):
             made.run(fault)
         monkeypatch.undo()
@@ -204,14 +203,14 @@ def test_what_is_asked_twice_is_answered_once_and_what_is_altered_never(tmp_path
             first["work"] = request
             assert site.answer(request) == reply
             assert releases(made, 0) == 1
-            asked = wire.unpacked(wire.unpacked(request)["ask"].tobytes())
+            asked = wire.unpack(wire.unpack(request)["ask"].tobytes())
             moved = {**asked["message"], "global": asked["message"]["global"] + 1}
             assert refused(site.answer(with_ask(request, message=moved))) == "other"
             assert refused(site.answer(with_ask(request, step="nothing"))) == "other"
             assert releases(made, 0) == 1
 
         def second(request: bytes) -> None:
-            site, message = made.sites[0], wire.unpacked(request)
+            site, message = made.sites[0], wire.unpack(request)
             fewer = changed(request, survivors=message["survivors"][:2])
             assert refused(site.answer(fewer)) == "survivors"
             assert refused(site.answer(changed(request, hash=bytes(32)))) == "other"
@@ -243,7 +242,7 @@ def test_another_list_of_survivors_is_refused_once_one_was_named(tmp_path: Path)
     with federation(tmp_path, 4, minimum_cohort=3) as made:
 
         def other(request: bytes) -> None:
-            site, message = made.sites[0], wire.unpacked(request)
+            site, message = made.sites[0], wire.unpack(request)
             assert refused(site.answer(request)) == ""
             fewer = [one for one in message["survivors"] if one != made.members[3].identity]
             assert refused(site.answer(changed(request, survivors=fewer))) == "survivors"
@@ -271,7 +270,7 @@ def test_bounds_and_models_that_no_rule_allows_are_refused_before_anything_is_pa
     changes: dict[str, Any], code: str, asked: tuple[Federation, bytes]
 ) -> None:
     made, request = asked
-    message = wire.unpacked(wire.unpacked(request)["ask"].tobytes())["message"]
+    message = wire.unpack(wire.unpack(request)["ask"].tobytes())["message"]
     assert refused(made.sites[0].answer(with_ask(request, message={**message, **changes}))) == code
     assert releases(made, 0) == 0
 
@@ -293,13 +292,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_cohorts_that_no_rule_allows_are_refused(asked: tuple[Federation, bytes]) -> None:
     made, request = asked
-    site, parties = made.sites[0], wire.unpacked(wire.unpacked(request)["ask"].tobytes())["parties"]
+    site, parties = made.sites[0], wire.unpack(wire.unpack(request)["ask"].tobytes())["parties"]
     stranger = [os.urandom(32), public_key(new_key()), bytes(64)]
     forged = [parties[1][0], public_key(new_key()), parties[1][2]]
-    (session,) = site.desk.sessions.values()
+    (session,) = site.context.sessions.values()
     invented, key = keys.new_identity(), public_key(new_key())
     about = (session.run.encode(), session.terms.identity.encode())
-    signing = [keys.public_identity(invented), key, keys.signed(invented, "run key", *about, key)]
+    signing = [keys.public_identity(invented), key, keys.sign(invented, "run key", *about, key)]
     cohorts = {
         "roster": [
             [*parties[:3], stranger],
@@ -324,7 +323,7 @@ def test_requests_that_are_none_are_refused(asked: tuple[Federation, bytes]) -> 
     for content in (b"", b"sordino1", request[:-1], request[:100], os.urandom(1000)):
         assert refused(site.answer(content)) == "message"
     for changes in ({"kind": "delete"}, {"kind": []}, {"kind": None}):
-        assert refused(site.answer(wire.packed({**wire.unpacked(request), **changes}))) == "message"
+        assert refused(site.answer(wire.pack({**wire.unpack(request), **changes}))) == "message"
     assert refused(site.answer(changed(request, protocol=wire.PROTOCOL + 1))) == "protocol"
     for name in ("round", "place", "attempt", "question"):
         for value in (-1, 2**40, "0", 0.5, None):
@@ -338,8 +337,8 @@ def test_requests_that_are_none_are_refused(asked: tuple[Federation, bytes]) -> 
 def test_a_huge_message_is_not_even_read(asked: tuple[Federation, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     made, request = asked
     site = made.sites[0]
-    small = site.desk.allowed.rules.model_copy(update={"max_message_mb": 1})
-    monkeypatch.setattr(site.desk, "allowed", dataclasses.replace(site.desk.allowed, rules=small))
+    small = site.context.policy.rules.model_copy(update={"max_message_mb": 1})
+    monkeypatch.setattr(site.context, "policy", dataclasses.replace(site.context.policy, rules=small))
     monkeypatch.setattr(wire.safetensors, "load", lambda content: pytest.fail("it was read"))
     assert refused_text(site.answer(request + bytes(2**20))) == "message"
 
@@ -359,7 +358,7 @@ def test_experiments_that_no_rule_allows_are_refused(asked: tuple[Federation, by
             )
         )
     enrol = next(request for node, request, _ in recorder.of("enrol") if node == 0)
-    experiment = wire.unpacked(enrol)["experiment"]
+    experiment = wire.unpack(enrol)["experiment"]
 
     def answer(**changes: Any) -> str:
         return refused(site.answer(changed(enrol, experiment={**experiment, **changes}, run=os.urandom(8).hex())))
@@ -430,7 +429,7 @@ def test_a_run_ends_when_budgets_do(tmp_path: Path) -> None:
         summary = made.run()
         assert 0 < summary.rounds_done < 4
         assert any("ended early" in note for note in summary.notes)
-        mu = sum_up([planned(terms_of(made.experiment))], "client", summary.delta)["epsilon"]
+        mu = sum_up([planned(terms_of(made.experiment))], Unit.CLIENT, summary.delta)["epsilon"]
         assert summary.epsilon["outsider"] >= mu["outsider"] > summary.charged["outsider"]
         for folder in made.folders:
             assert status(folder)["spent"]["outsider"] <= 14
@@ -453,11 +452,11 @@ def test_a_full_disk_lets_nothing_leave(tmp_path: Path, monkeypatch: pytest.Monk
     with federation(tmp_path) as made:
 
         def full(request: bytes) -> None:
-            def failing(self: Book) -> None:
+            def failing(self: SiteLedger) -> None:
                 raise sqlite3.OperationalError("database or disk is full")
 
             with monkeypatch.context() as patch:
-                patch.setattr(Book, "_commit", failing)
+                patch.setattr(SiteLedger, "_commit", failing)
                 assert refused(made.sites[0].answer(request)) == "disk"
             assert releases(made, 0) == 0
 
@@ -515,7 +514,7 @@ def test_a_ledger_put_back_under_a_running_site_is_noticed_though_the_server_lie
         def lying(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             silent, what = changed(request, echo=None), kind(request)
             if node == 0 and what == "work" and is_confirmed(request):
-                round = wire.unpacked(wire.unpacked(request)["ask"].tobytes())["round"]
+                round = wire.unpack(wire.unpack(request)["ask"].tobytes())["round"]
                 if round == 1 and not codes:
                     made.backup(0, tmp_path / "backup")
                 elif round == 2 and len(codes) == 2:
@@ -585,12 +584,8 @@ def test_a_vector_that_no_clip_allows_is_noticed_in_the_sum(tmp_path: Path) -> N
 
         def poison(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             reply = answer()
-            message = wire.unpacked(reply)
-            if (
-                node == 1
-                and "vector" in message
-                and wire.unpacked(wire.unpacked(request)["ask"].tobytes())["attempt"] == 0
-            ):
+            message = wire.unpack(reply)
+            if node == 1 and "vector" in message and wire.unpack(wire.unpack(request)["ask"].tobytes())["attempt"] == 0:
                 return changed(reply, vector=message["vector"] + np.uint32(2**30))
             return reply
 
@@ -617,6 +612,6 @@ def test_personal_models_and_accuracies_stay_at_the_site(finished: Federation) -
         network = models_at(folder).predictor(folder.name)  # as it is used elsewhere
         assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
         assert torch.equal(models["global"], finished.model(finished.store.all()[0].run))
-        with Book(folder) as book:
-            assert book.runs()[0]["key"] is None
-            assert book.all("select * from asks") == []
+        with SiteLedger(folder) as ledger:
+            assert ledger.runs()[0]["key"] is None
+            assert ledger.query("select * from asks") == []

@@ -17,7 +17,7 @@ from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Failure
 from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.site.freshness import LedgerStatement, Note
-from sordino.deploy.site.ledger import Book, Head
+from sordino.deploy.site.ledger import Head, SiteLedger
 from sordino.deploy.site.status import status
 from sordino.errors import UserError
 
@@ -29,8 +29,8 @@ QUICK_WORK = Deadlines(hello=0.0, work=0.7, open=0.2, attempts=1)
 
 def paid(made: Federation, number: int = 0) -> int:
     """Number of releases that a site has paid for."""
-    with Book(made.folders[number]) as book:
-        return sum(entry.kind == "release" for entry in book.entries())
+    with SiteLedger(made.folders[number]) as ledger:
+        return sum(entry.kind == "release" for entry in ledger.entries())
 
 
 def first_question(made: Federation) -> bytes:
@@ -51,7 +51,7 @@ def first_question(made: Federation) -> bytes:
 
 def stated(made: Federation, request: bytes) -> Any:
     """Site 0's statement of its ledger when it is asked something."""
-    reply = wire.unpacked(made.sites[0].answer(request))
+    reply = wire.unpack(made.sites[0].answer(request))
     assert reply["code"] == "unconfirmed"
     return reply["statement"]
 
@@ -67,14 +67,14 @@ def test_others_hold_a_run_s_beginning_before_anything_leaves(changes: dict[str,
         def look(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             reply = answer()
             if kind(request) == "work" and not refused(reply):
-                with Book(made.folders[node]) as book:
-                    entries = [entry.kind for entry in book.entries()]
+                with SiteLedger(made.folders[node]) as ledger:
+                    entries = [entry.kind for entry in ledger.entries()]
                 begun = 1 + max(place for place, one in enumerate(entries) if one in ("start", "reserve"))
                 assert ("reserve" in entries) == (changes == RECORDS)
                 assert entries.index("release") >= begun
                 for other in {0, 1, 2} - {node}:
-                    with Book(made.folders[other]) as book:
-                        head, _ = book.seen(made.members[node].identity) or (Head(0, b""), b"")
+                    with SiteLedger(made.folders[other]) as ledger:
+                        head, _ = ledger.head_of(made.members[node].identity) or (Head(0, b""), b"")
                     held.append(head.position >= begun)
             return reply
 
@@ -88,7 +88,7 @@ def test_notes_are_asked_for_once_a_run_and_after_a_restart(tmp_path: Path) -> N
 
         def restart(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             work = kind(request) == "work"
-            if work and node == 1 and wire.unpacked(wire.unpacked(request)["ask"].tobytes())["round"] == 2:
+            if work and node == 1 and wire.unpack(wire.unpack(request)["ask"].tobytes())["round"] == 2:
                 if (1, "restart") not in seen:
                     made.reopen(1)
                     seen.append((1, "restart"))
@@ -118,7 +118,7 @@ def test_the_server_says_whom_a_site_waits_for(tmp_path: Path) -> None:
 
 def test_some_others_suffice_where_the_owners_say_so(tmp_path: Path) -> None:
     with federation(tmp_path, 4, **PLAIN) as made:
-        assert made.sites[0].desk.allowed.rules.witnesses == 2
+        assert made.sites[0].context.policy.rules.witnesses == 2
 
         def silent(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             return LOST if node == 3 and kind(request) in ("note", "work") else answer()
@@ -183,9 +183,9 @@ def test_no_longer_branch_hides_what_another_site_holds(restored: tuple[Federati
     made, seen = restored
     enrol = silent(seen.of("enrol")[0][1])
     assert refused(made.sites[0].answer(enrol)) == ""
-    site = made.sites[0].desk
-    patient = site.allowed.rules.model_copy(update={"max_misfits": 100})
-    site.allowed = dataclasses.replace(site.allowed, rules=patient)
+    site = made.sites[0].context
+    patient = site.policy.rules.model_copy(update={"max_misfits": 100})
+    site.policy = dataclasses.replace(site.policy, rules=patient)
     for number in range(20):
         labels = [*(str(one) for one in range(9)), f"other {number}"]
         assert refused(made.sites[0].answer(enrolment(made.experiment, labels=labels))) == "data"
@@ -213,11 +213,11 @@ def test_notes_that_nobody_gave_do_not_count(tmp_path: Path) -> None:
         request = first_question(made)
         before = made.notes(0, stated(made, request))
         site = made.reopen(0)
-        statement = LedgerStatement.read(stated(made, request))
-        good = made.notes(0, statement.packed())
+        statement = LedgerStatement.from_list(stated(made, request))
+        good = made.notes(0, statement.to_list())
         one, other = (made.members[number].identity for number in (1, 2))
         owner, about = site.identity, (statement.head, statement.heads_signature, 0)
-        private = made.sites[1].desk.private
+        private = made.sites[1].context.private
         forged: list[Any] = [
             None,
             b"note",
@@ -226,11 +226,11 @@ def test_notes_that_nobody_gave_do_not_count(tmp_path: Path) -> None:
             [*good[one][:-1], os.urandom(64)],
             good[other],
             before[one],
-            Note.made(keys.new_identity(), statement.nonce, owner, *about).packed(),
-            Note.made(private, os.urandom(32), owner, *about).packed(),
-            Note.made(private, statement.nonce, other, *about).packed(),
-            Note.made(private, statement.nonce, owner, statement.head, bytes(64), 0).packed(),
-            Note.made(private, statement.nonce, owner, Head(7, os.urandom(32)), os.urandom(64), 0).packed(),
+            Note.sign(keys.new_identity(), statement.nonce, owner, *about).to_list(),
+            Note.sign(private, os.urandom(32), owner, *about).to_list(),
+            Note.sign(private, statement.nonce, other, *about).to_list(),
+            Note.sign(private, statement.nonce, owner, statement.head, bytes(64), 0).to_list(),
+            Note.sign(private, statement.nonce, owner, Head(7, os.urandom(32)), os.urandom(64), 0).to_list(),
             [*good[one][:3], -1, good[one][4]],
         ]
         for note in forged:
@@ -279,18 +279,18 @@ def test_statements_that_are_none_are_not_noted(tmp_path: Path) -> None:
         owner, other = made.sites[0].identity, made.sites[1]
 
         def ask(statements: Any) -> dict[str, Any]:
-            return wire.unpacked(other.answer(wire.request("note", statements=statements)))
+            return wire.unpack(other.answer(wire.request("note", statements=statements)))
 
         nonce, since, links, heads, signature = statement
         private = keys.new_identity()
-        stranger = LedgerStatement.made(private, nonce, since, links)
+        stranger = LedgerStatement.sign(private, nonce, since, links)
         for wrong in (
             {owner: [os.urandom(32), *statement[1:]]},
             {owner: [nonce, since + 1, links, heads, signature]},
             {owner: [nonce, since, links[:-32] + os.urandom(32), heads, signature]},
             {owner: [nonce, since, links, bytes(64), signature]},
-            {owner: stranger.packed()},
-            {keys.public_identity(private): stranger.packed()},
+            {owner: stranger.to_list()},
+            {keys.public_identity(private): stranger.to_list()},
             {other.identity: statement},
             {"owner": statement},
             {b"owner": statement},
@@ -298,6 +298,6 @@ def test_statements_that_are_none_are_not_noted(tmp_path: Path) -> None:
             assert ask(wrong)["notes"] == {}, wrong
         for broken in ({owner: 7}, {owner: statement[:-1]}, {owner: [nonce, since, b"", heads, signature]}, 7, None):
             assert ask(broken)["code"] == "message"
-        with Book(made.folders[1]) as book:
-            assert book.seen(owner) is None
+        with SiteLedger(made.folders[1]) as ledger:
+            assert ledger.head_of(owner) is None
         assert list(ask({owner: statement})["notes"]) == [owner]

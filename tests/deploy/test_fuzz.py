@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from sordino.deploy.protocol import wire
 from sordino.deploy.protocol.carrier import Failure
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import SENTENCES
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import Terms, terms_of
@@ -65,17 +65,17 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 def opened(request: bytes) -> dict[str, Any]:
     """A request with the question inside it spread out."""
-    message = wire.unpacked(request)
+    message = wire.unpack(request)
     if "ask" in message:
-        message["ask"] = wire.unpacked(message["ask"].tobytes())
+        message["ask"] = wire.unpack(message["ask"].tobytes())
     return message
 
 
 def closed(message: dict[str, Any]) -> bytes:
     """The inverse of `opened`."""
     if isinstance(message.get("ask"), dict):
-        message = {**message, "ask": np.frombuffer(wire.packed(message["ask"]), dtype=np.uint8)}
-    return wire.packed(message)
+        message = {**message, "ask": np.frombuffer(wire.pack(message["ask"]), dtype=np.uint8)}
+    return wire.pack(message)
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +83,12 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A federation in its second round, and the requests that its site 0 has had, one of each kind."""
     with federation(tmp_path_factory.mktemp("attacked"), 3, rounds=3) as made:
         for site in made.sites:
-            patient = site.desk.allowed.rules.model_copy(update={"max_misfits": 10**9})
-            site.desk.allowed = dataclasses.replace(site.desk.allowed, rules=patient)
+            patient = site.context.policy.rules.model_copy(update={"max_misfits": 10**9})
+            site.context.policy = dataclasses.replace(site.context.policy, rules=patient)
         seen = Recorder()
 
         def stop(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-            if kind(request) == "open" and wire.unpacked(request)["round"] == 1:
+            if kind(request) == "open" and wire.unpack(request)["round"] == 1:
                 seen.seen.append((node, "open", request, b""))
                 raise KeyError("the server is gone")
             return seen(node, request, answer)
@@ -123,7 +123,7 @@ def test_a_hostile_server_buys_nothing(attacked: tuple[Federation, dict[str, byt
             request = closed(message)
         except wire.WireError:
             return
-    reply = wire.unpacked(site.answer(request))
+    reply = wire.unpack(site.answer(request))
     if reply["ok"] is not True:
         reply.pop("statement", None)  # of a site that waits until others confirm its ledger
         assert reply == {"ok": False, "code": reply["code"], "sentence": SENTENCES[reply["code"]]}
@@ -136,8 +136,8 @@ def test_a_hostile_server_buys_nothing(attacked: tuple[Federation, dict[str, byt
 
 def paid(made: Federation) -> tuple[int, float]:
     """How many releases site 0 has paid for, and what its owner is told of it."""
-    with Book(made.folders[0]) as book:
-        many = sum(entry.kind == "release" for entry in book.entries())
+    with SiteLedger(made.folders[0]) as ledger:
+        many = sum(entry.kind == "release" for entry in ledger.entries())
     return many, status(made.folders[0])["spent"]["outsider"]
 
 
@@ -155,10 +155,10 @@ def test_a_hostile_site_stops_a_run_or_is_left_out(
                 return reply
             if data.draw(st.booleans()):
                 return data.draw(st.binary(max_size=200))
-            message = wire.unpacked(reply)
+            message = wire.unpack(reply)
             changed = replaced(message, data.draw(st.sampled_from(places(message))), data.draw(VALUES))
             try:
-                return wire.packed(changed)
+                return wire.pack(changed)
             except wire.WireError:
                 return reply
 

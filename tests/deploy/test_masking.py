@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 pytest.importorskip("cryptography", reason="the secure sum needs `cryptography`: pip install 'sordino[deploy]'")
 
 from sordino.deploy.protocol import integer_rows, secret_sharing, secure_sum
-from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError, Opening, Party, opened_sum
+from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError, Opening, Party, open_sum
 from sordino.errors import UserError
 from sordino.federation.message import Each
 from sordino.privacy.budget.allowance import Allowance, Noise
@@ -34,18 +34,18 @@ class Group:
     cohort: Cohort
     maskers: dict[bytes, Masker]
     values: dict[bytes, np.ndarray]
-    sent: dict[bytes, secure_sum.Masked]
+    sent: dict[bytes, secure_sum.MaskedVector]
 
     def shares_for(self, receiver: bytes, senders: Sequence[bytes]) -> dict[bytes, bytes]:
         """What an honest server forwards."""
         return {sender: self.sent[sender].shares[receiver] for sender in senders}
 
     def openings(self, survivors: Sequence[bytes]) -> dict[bytes, Opening]:
-        return {one: self.maskers[one].opening(survivors, self.shares_for(one, survivors)) for one in survivors}
+        return {one: self.maskers[one].make_opening(survivors, self.shares_for(one, survivors)) for one in survivors}
 
     def sum(self, survivors: Sequence[bytes]) -> np.ndarray:
         vectors = {one: self.sent[one].vector for one in survivors}
-        return opened_sum(self.cohort, vectors, survivors, self.openings(survivors))
+        return open_sum(self.cohort, vectors, survivors, self.openings(survivors))
 
 
 def names(count: int) -> list[bytes]:
@@ -58,7 +58,7 @@ def group(sites: int, minimum: int, entries: int = 5, bits: int = 32, ask: bytes
     maskers = {name: Masker(cohort, name, key) for name, key in keys.items()}
     random = np.random.default_rng(seed)
     values = {name: random.integers(-(2**20), 2**20, entries) for name in keys}
-    sent = {name: maskers[name].masked(values[name], bits) for name in keys}
+    sent = {name: maskers[name].mask(values[name], bits) for name in keys}
     return Group(cohort, maskers, values, sent)
 
 
@@ -80,7 +80,7 @@ def test_numbers_go_round_at_the_width_s_end(bits: int) -> None:
     made = group(3, 3)
     large = 2 ** (bits - 2)
     values = [np.array([large, -large]), np.array([large - 1, -large]), np.array([0, 0])]
-    sent = {name: made.maskers[name].masked(one, bits) for name, one in zip(made.maskers, values, strict=True)}
+    sent = {name: made.maskers[name].mask(one, bits) for name, one in zip(made.maskers, values, strict=True)}
     made = replace(made, sent=sent)
     assert made.sum(names(3)).tolist() == [2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
 
@@ -114,10 +114,10 @@ def test_a_threshold_of_openings_is_enough_where_nobody_dropped_out() -> None:
     openings = made.openings(everybody)
     vectors = {one: made.sent[one].vector for one in everybody}
     for chosen in itertools.combinations(everybody, 3):
-        total = opened_sum(made.cohort, vectors, everybody, {one: openings[one] for one in chosen})
+        total = open_sum(made.cohort, vectors, everybody, {one: openings[one] for one in chosen})
         assert total.tolist() == sum(made.values.values()).tolist()
     with pytest.raises(MaskingError, match="2 of 5 survivors have answered"):
-        opened_sum(made.cohort, vectors, everybody, {one: openings[one] for one in everybody[:2]})
+        open_sum(made.cohort, vectors, everybody, {one: openings[one] for one in everybody[:2]})
 
 
 def test_where_somebody_dropped_out_all_survivors_must_answer() -> None:
@@ -127,7 +127,7 @@ def test_where_somebody_dropped_out_all_survivors_must_answer() -> None:
     vectors = {one: made.sent[one].vector for one in survivors}
     del openings[survivors[0]]
     with pytest.raises(MaskingError, match="3 of 4"):
-        opened_sum(made.cohort, vectors, survivors, openings)
+        open_sum(made.cohort, vectors, survivors, openings)
 
 
 # ---- what does not
@@ -137,7 +137,7 @@ def test_masked_messages_are_uniform() -> None:
     """Of zeros: the lowest and the highest byte of 65,536 numbers; a right mask fails once in a million times."""
     made = group(3, 3)
     for bits in (32, 64):
-        vector = made.maskers[b"A" * 32].masked(np.zeros(2**16, dtype=np.int64), bits).vector
+        vector = made.maskers[b"A" * 32].mask(np.zeros(2**16, dtype=np.int64), bits).vector
         for shift in (0, bits - 8):
             counts = np.bincount((vector >> vector.dtype.type(shift)) & vector.dtype.type(255), minlength=256)
             assert chisquare(counts).pvalue > 1e-6
@@ -150,7 +150,7 @@ def test_even_whoever_knows_all_pairwise_masks_sees_uniform_numbers() -> None:
     masker, zeros = made.maskers[b"A" * 32], np.zeros(2**14, dtype=np.int64)
     found = []
     for _ in range(2):
-        vector = masker.masked(zeros, 32).vector.copy()
+        vector = masker.mask(zeros, 32).vector.copy()
         for other in names(3)[1:]:
             secure_sum.add_mask(vector, masker._seed(other), -masker._sign(other))
         assert chisquare(np.bincount(vector & 255, minlength=256)).pvalue > 1e-6
@@ -164,8 +164,8 @@ def test_shares_below_the_threshold_open_nothing() -> None:
     openings = {one: made.openings(everybody)[one] for one in everybody[:2]}
     shares = {1 + made.cohort.place(one): int.from_bytes(o.shares[everybody[3]], "big") for one, o in openings.items()}
     with pytest.raises(secret_sharing.SharingError):
-        secret_sharing.joined(shares, 3)
-    wrong = secret_sharing.joined(shares, 2)  # what a server gets that pretends
+        secret_sharing.combine(shares, 3)
+    wrong = secret_sharing.combine(shares, 2)  # what a server gets that pretends
     vector = made.sent[everybody[3]].vector.copy()
     secure_sum.add_mask(vector, wrong.to_bytes(32, "big"), -1)
     for other in everybody[:3]:
@@ -191,7 +191,7 @@ def answers_of(made: Group, me: int) -> list[Answers]:
     for size in range(1, len(everybody) + 1):
         for survivors in itertools.combinations(everybody, size):
             try:
-                opening = made.maskers[everybody[me]].opening(survivors, made.shares_for(everybody[me], survivors))
+                opening = made.maskers[everybody[me]].make_opening(survivors, made.shares_for(everybody[me], survivors))
             except MaskingError:
                 continue
             bits = [sum(1 << everybody.index(one) for one in told) for told in (opening.shares, opening.seeds)]
@@ -282,7 +282,7 @@ def test_cohorts_with_which_no_sum_hides_anything_are_refused() -> None:
     with pytest.raises(MaskingError, match="have 3 sites or more"):
         secure_sum.check_cohort(2, 2, 1, active_server=False)
     for minimum in (0, 6):
-        with pytest.raises(MaskingError, match="between 1 and that"):
+        with pytest.raises(MaskingError, match="must be between 1 and 5"):
             secure_sum.check_cohort(5, minimum, 0)
 
 
@@ -291,18 +291,20 @@ def test_cohorts_with_which_no_sum_hides_anything_are_refused() -> None:
 
 def refused(made: Group, survivors: Sequence[bytes], match: str) -> None:
     with pytest.raises(MaskingError, match=match):
-        made.maskers[b"A" * 32].opening(survivors, made.shares_for(b"A" * 32, [s for s in survivors if s in made.sent]))
+        made.maskers[b"A" * 32].make_opening(
+            survivors, made.shares_for(b"A" * 32, [s for s in survivors if s in made.sent])
+        )
 
 
 def test_lists_of_survivors_that_a_site_refuses() -> None:
     made = group(5, 3)
     everybody = names(5)
-    refused(made, everybody[1:], "do not name this site")
+    refused(made, everybody[1:], "This site is not among the survivors")
     refused(made, everybody[:2], "2 survivors, but 3 are needed")
     refused(made, [*everybody[:3], everybody[0]], "twice")
     refused(made, [*everybody[:3], b"Z" * 32], "not in the cohort")
     with pytest.raises(MaskingError, match="share is missing"):
-        made.maskers[everybody[0]].opening(everybody, made.shares_for(everybody[0], everybody[:4]))
+        made.maskers[everybody[0]].make_opening(everybody, made.shares_for(everybody[0], everybody[:4]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -312,39 +314,39 @@ def test_a_share_that_was_altered_is_refused(place: int, change: int) -> None:
     sealed = bytearray(made.sent[b"B" * 32].shares[b"A" * 32])
     sealed[place % len(sealed)] ^= change
     with pytest.raises(MaskingError, match="altered"):
-        made.maskers[b"A" * 32].share_from(b"B" * 32, bytes(sealed))
+        made.maskers[b"A" * 32].decrypt_share(b"B" * 32, bytes(sealed))
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_in_place_of_a_share_are_refused(content: bytes) -> None:
     with pytest.raises(MaskingError):
-        SMALL.maskers[b"A" * 32].share_from(b"B" * 32, content)
+        SMALL.maskers[b"A" * 32].decrypt_share(b"B" * 32, content)
 
 
 def test_a_share_is_for_one_ask_one_sender_and_one_receiver() -> None:
     made = SMALL
     mine = made.maskers[b"A" * 32]
-    assert mine.share_from(b"B" * 32, made.sent[b"B" * 32].shares[b"A" * 32]).note == b""
+    assert mine.decrypt_share(b"B" * 32, made.sent[b"B" * 32].shares[b"A" * 32]).note == b""
     wrong = [
         (b"C" * 32, made.sent[b"B" * 32].shares[b"A" * 32]),
         (b"B" * 32, made.sent[b"B" * 32].shares[b"C" * 32]),
         (b"B" * 32, made.sent[b"A" * 32].shares[b"B" * 32]),
     ]
     for sender, sealed in wrong:
-        with pytest.raises(MaskingError, match="altered on its way, or belongs to another ask"):
-            mine.share_from(sender, sealed)
-    other = Masker(replace(made.cohort, ask=b"other".ljust(32)), b"A" * 32, KEY)
-    with pytest.raises(MaskingError, match="another ask"):
-        other.share_from(b"B" * 32, made.sent[b"B" * 32].shares[b"A" * 32])
+        with pytest.raises(MaskingError, match="altered on its way, or belongs to another question"):
+            mine.decrypt_share(sender, sealed)
+    other = Masker(replace(made.cohort, question=b"other".ljust(32)), b"A" * 32, KEY)
+    with pytest.raises(MaskingError, match="another question"):
+        other.decrypt_share(b"B" * 32, made.sent[b"B" * 32].shares[b"A" * 32])
     assert other._seed(b"B" * 32) != mine._seed(b"B" * 32)
 
 
 def test_notes_reach_their_receiver_only() -> None:
     made = SMALL
-    sent = made.maskers[b"A" * 32].masked(np.zeros(3), 32, {b"B" * 32: b"ledger head"})
-    assert made.maskers[b"B" * 32].share_from(b"A" * 32, sent.shares[b"B" * 32]).note == b"ledger head"
-    assert made.maskers[b"C" * 32].share_from(b"A" * 32, sent.shares[b"C" * 32]).note == b""
+    sent = made.maskers[b"A" * 32].mask(np.zeros(3), 32, {b"B" * 32: b"ledger head"})
+    assert made.maskers[b"B" * 32].decrypt_share(b"A" * 32, sent.shares[b"B" * 32]).note == b"ledger head"
+    assert made.maskers[b"C" * 32].decrypt_share(b"A" * 32, sent.shares[b"C" * 32]).note == b""
     assert b"ledger head" not in sent.shares[b"B" * 32]
 
 
@@ -359,7 +361,7 @@ def test_both_sides_agree_on_a_seed_and_no_two_pairs_do() -> None:
 
 def test_a_second_message_has_other_masks_and_other_keys() -> None:
     masker, zeros = SMALL.maskers[b"A" * 32], np.zeros(64)
-    first, second = masker.masked(zeros, 32), masker.masked(zeros, 32)
+    first, second = masker.mask(zeros, 32), masker.mask(zeros, 32)
     assert not (first.vector == second.vector).any()
     assert not {share[:32] for share in first.shares.values()} & {share[:32] for share in second.shares.values()}
 
@@ -372,7 +374,7 @@ def test_cohorts_that_are_none() -> None:
     ):
         with pytest.raises(MaskingError, match=match):
             Cohort(ASK, wrong, 2)
-    with pytest.raises(MaskingError, match="cannot have 4 answers"):
+    with pytest.raises(MaskingError, match="cannot give at least 4 answers"):
         Cohort(ASK, parties, 4)
     with pytest.raises(MaskingError, match="not in the cohort"):
         Masker(SMALL.cohort, b"Z" * 32, KEY)
@@ -384,8 +386,8 @@ def test_cohorts_that_are_none() -> None:
 def test_a_key_that_would_give_a_known_secret_is_refused(key: bytes) -> None:
     mine = SMALL.cohort.parties[0]
     cohort = Cohort(ASK, (mine, Party(b"B" * 32, key)), 2)
-    with pytest.raises(MaskingError, match="none with which a secret can be agreed on"):
-        Masker(cohort, mine.identity, KEY).masked(np.zeros(2), 32)
+    with pytest.raises(MaskingError, match="no secret can be agreed on"):
+        Masker(cohort, mine.identity, KEY).mask(np.zeros(2), 32)
 
 
 # ---- what a server refuses
@@ -399,18 +401,18 @@ def test_answers_that_open_nothing_are_refused() -> None:
     spoilt = {
         "lacks the seed": Opening(good[first].shares, {}),
         "lacks its share": Opening({}, good[first].seeds),
-        "outside of the field": Opening(dict.fromkeys(survivors, b"\xff" * 32), good[first].seeds),
+        "not a number below the prime": Opening(dict.fromkeys(survivors, b"\xff" * 32), good[first].seeds),
     }
     for match, opening in spoilt.items():
         with pytest.raises(MaskingError, match=match):
-            opened_sum(made.cohort, vectors, survivors, {**good, first: opening})
+            open_sum(made.cohort, vectors, survivors, {**good, first: opening})
     for wrong in (np.zeros(4, dtype="<u4"), np.zeros(5, dtype="<u8"), np.zeros((5, 1), dtype="<u4")):
-        with pytest.raises(MaskingError, match="not of one length"):
-            opened_sum(made.cohort, {**vectors, first: wrong}, survivors, good)
-    with pytest.raises(MaskingError, match="not all there"):
-        opened_sum(made.cohort, {first: vectors[first]}, survivors, good)
+        with pytest.raises(MaskingError, match="differ in length or width"):
+            open_sum(made.cohort, {**vectors, first: wrong}, survivors, good)
+    with pytest.raises(MaskingError, match="incomplete"):
+        open_sum(made.cohort, {first: vectors[first]}, survivors, good)
     with pytest.raises(MaskingError, match="unsigned"):
-        opened_sum(made.cohort, {one: v.astype(float) for one, v in vectors.items()}, survivors, good)
+        open_sum(made.cohort, {one: v.astype(float) for one, v in vectors.items()}, survivors, good)
 
 
 def test_a_wrong_share_is_noticed_where_more_answer_than_are_needed() -> None:
@@ -420,7 +422,7 @@ def test_a_wrong_share_is_noticed_where_more_answer_than_are_needed() -> None:
     first = everybody[0]
     shares = {**good[first].shares, first: bytes(32)}
     with pytest.raises(MaskingError, match="do not belong to one secret"):
-        opened_sum(made.cohort, vectors, everybody, {**good, first: Opening(shares, {})})
+        open_sum(made.cohort, vectors, everybody, {**good, first: Opening(shares, {})})
 
 
 KEY = secure_sum.new_key()
@@ -431,7 +433,7 @@ def _small() -> Group:
     cohort = Cohort(ASK, tuple(Party(name, secure_sum.public_key(key)) for name, key in keys.items()), 3)
     maskers = {name: Masker(cohort, name, key) for name, key in keys.items()}
     values = dict.fromkeys(keys, np.arange(5))
-    return Group(cohort, maskers, values, {name: maskers[name].masked(values[name], 32) for name in keys})
+    return Group(cohort, maskers, values, {name: maskers[name].mask(values[name], 32) for name in keys})
 
 
 SMALL = _small()

@@ -13,8 +13,8 @@ from scipy.stats import chi2
 
 from sordino.audit.findings import Scores
 from sordino.deploy.protocol import integer_rows, wire
-from sordino.deploy.server.journal import Journal
-from sordino.deploy.site.ledger import Book, row_of
+from sordino.deploy.server.journal import DeploymentJournal
+from sordino.deploy.site.ledger import SiteLedger, row_from
 from sordino.privacy.accounting.gaussian import epsilon_of
 
 DELTA = 1e-5
@@ -27,7 +27,7 @@ def test_masked_messages_are_uniform(tmp_path: Path) -> None:
     with federation(tmp_path) as made:
         seen = Recorder()
         made.run(seen)
-    vectors = np.stack([wire.unpacked(reply)["vector"] for _, _, reply in seen.of("work")])
+    vectors = np.stack([wire.unpack(reply)["vector"] for _, _, reply in seen.of("work")])
     assert vectors.dtype == np.uint32
     assert len({vector.tobytes() for vector in vectors}) == len(vectors) == 6
     for place in range(4):
@@ -50,18 +50,18 @@ def test_an_attack_on_the_recorded_wire_reaches_what_is_charged_and_no_more(
     charged for it and not more; the masked messages nothing; without masks each message would refute the sum's."""
     sums: list[np.ndarray] = []
     bare: list[np.ndarray] = []
-    done, as_row = Journal.done, integer_rows.as_row
+    done, as_row = DeploymentJournal.keep_sum, integer_rows.to_row
 
-    def noted(journal: Journal, ask: Any, result: bytes) -> None:
-        sums.append(wire.unpacked(result)["sums"]["coins"][0].numpy())
+    def noted(journal: DeploymentJournal, ask: Any, result: bytes) -> None:
+        sums.append(wire.unpack(result)["sums"]["coins"][0].numpy())
         done(journal, ask, result)
 
     def rows(*arguments: Any) -> np.ndarray:
         bare.append(as_row(*arguments))
         return bare[-1]
 
-    monkeypatch.setattr(Journal, "done", noted)
-    monkeypatch.setattr(integer_rows, "as_row", rows)
+    monkeypatch.setattr(DeploymentJournal, "keep_sum", noted)
+    monkeypatch.setattr(integer_rows, "to_row", rows)
     with federation(
         tmp_path, method="telling:Coins", noise_multiplier=0.5 / MANY**0.5, epsilon=None, rounds=ROUNDS
     ) as made:
@@ -70,13 +70,13 @@ def test_an_attack_on_the_recorded_wire_reaches_what_is_charged_and_no_more(
         made.reopen(0)
         seen = Recorder()
         made.run(seen)
-        with Book(made.folders[0]) as book:
-            costs = [row_of(one).costs()[0, 0] for one in book.entries() if one.kind == "release"]
+        with SiteLedger(made.folders[0]) as ledger:
+            costs = [row_from(one).costs()[0, 0] for one in ledger.entries() if one.kind == "release"]
     assert len(costs) == ROUNDS
     claimed = epsilon_of(math.sqrt(max(costs) / MANY), DELTA)  # each of a round's numbers is a mechanism by itself
     work = [(request, reply) for node, request, reply in seen.of("work") if node == 0]
-    asked = [wire.unpacked(wire.unpacked(request)["ask"].tobytes()) for request, _ in work]
+    asked = [wire.unpack(wire.unpack(request)["ask"].tobytes()) for request, _ in work]
     coins = np.concatenate([one["message"]["coins"].numpy() for one in asked]).astype(bool)
     assert 0.5 * claimed < reached(sums, coins) <= claimed
-    assert reached([wire.unpacked(reply)["vector"] for _, reply in work], coins) < 0.05 * claimed
+    assert reached([wire.unpack(reply)["vector"] for _, reply in work], coins) < 0.05 * claimed
     assert reached(bare[::3], coins) > claimed

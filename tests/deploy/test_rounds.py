@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from federations import QUICK, Recorder, federation
 
-from sordino.deploy.protocol.carrier import Direct
+from sordino.deploy.protocol.carrier import InProcessCarrier
 from sordino.deploy.server.coordinator import start
 from sordino.deploy.terms import terms_of
 from sordino.federation.rounds import RoundReport
@@ -19,7 +19,7 @@ def test_rounds_tell_the_epsilon_so_far_and_the_last_one_all_of_it(method: str, 
     told: list[RoundReport] = []
     with federation(tmp_path, method=method, epsilon=4.0, rounds=4, model="logistic") as made:
         recorder = Recorder()
-        carrier = Direct(made.sites, recorder)
+        carrier = InProcessCarrier(made.sites, recorder)
         summary = start(made.experiment, made.members, carrier, made.store, told.append, deadlines=QUICK)
     so_far = [report.epsilon[report.observer] for report in told]
     assert len(so_far) == 4

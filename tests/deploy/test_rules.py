@@ -12,10 +12,10 @@ import torch
 from helpers import SITE_LIMITS
 
 from sordino.deploy.protocol.keys import package_hash
-from sordino.deploy.protocol.roster import Member, read_roster, written_roster
-from sordino.deploy.site.ledger import Book
-from sordino.deploy.site.rules import RULES_CHANGED, Allowed, RefusedError, Rules, read_rules
-from sordino.deploy.site.site import Site, written
+from sordino.deploy.protocol.roster import Member, read_roster, roster_toml
+from sordino.deploy.site.ledger import SiteLedger
+from sordino.deploy.site.rules import RULES_CHANGED, RefusedError, Rules, SitePolicy, read_rules
+from sordino.deploy.site.site import Site, rules_toml
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
@@ -24,21 +24,24 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded
 from sordino.privacy.release import Public
+from sordino.privacy.unit import Unit
 from sordino.util import files
 
 CARRIED = {"method": "dp-fedavg", "model": "mlp", "set": {"clip": 0.5}}
 
 
-def allowed() -> Allowed:
-    return Allowed(Rules(name="north", data=Path("records.csv"), label="y", **SITE_LIMITS), None)
+def policy() -> SitePolicy:
+    return SitePolicy(Rules(name="north", data=Path("records.csv"), label="y", **SITE_LIMITS), None)
 
 
 def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
     """Two models of 800,000 bytes at the end of a run that blends, one of any other."""
     given = {"label": "y", **SITE_LIMITS, "unit": "record", "max_message_mb": 1}
-    rules = Allowed(Rules(name="north", data=Path("records.csv"), **given), None)
+    rules = SitePolicy(Rules(name="north", data=Path("records.csv"), **given), None)
     terms: Any = SimpleNamespace(
-        method=SimpleNamespace(unit="record"), initial=torch.zeros(200_000), experiment=SimpleNamespace(personal="own")
+        method=SimpleNamespace(unit=Unit.RECORD),
+        initial=torch.zeros(200_000),
+        experiment=SimpleNamespace(personal="own"),
     )
     rules.check_terms(terms)
     terms.experiment.personal = "blend"
@@ -47,7 +50,7 @@ def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
 
 
 def test_names_that_a_site_knows_are_looked_at_further() -> None:
-    allowed().check_experiment(CARRIED)
+    policy().check_experiment(CARRIED)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_names_that_a_site_knows_are_looked_at_further() -> None:
 )
 def test_names_that_would_load_code_are_refused_by_themselves(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RefusedError, match=sentence):
-        allowed().check_experiment(CARRIED | changes)
+        policy().check_experiment(CARRIED | changes)
 
 
 def terms(**changes: Any) -> Terms:
@@ -70,8 +73,8 @@ def terms(**changes: Any) -> Terms:
     return terms_of(Experiment.make(given, {"method": "dp-fedavg", "model": "logistic", **changes}))
 
 
-def rules(**changes: Any) -> Allowed:
-    return Allowed(
+def rules(**changes: Any) -> SitePolicy:
+    return SitePolicy(
         Rules(
             name="north",
             data=Path("records.csv"),
@@ -86,8 +89,12 @@ def rules(**changes: Any) -> Allowed:
     ("asked", "owner", "sentence"),
     [
         ({"method": "dp-fedavg-record"}, {"unit": "client"}, "this site as a whole is to be protected"),
-        ({"minimum_cohort": 7}, {"min_cohort": 8}, "minimum_cohort is 7, but min_cohort 8"),
-        ({"minimum_cohort": 9, "colluders": 1}, {"colluders": 2}, "it counts on 1 colluders at the most"),
+        ({"minimum_cohort": 7}, {"min_cohort": 8}, "minimum_cohort is 7, but min_cohort is 8"),
+        (
+            {"minimum_cohort": 9, "colluders": 1},
+            {"colluders": 2},
+            "it assumes at most 1 colluders, but `colluders` is 2",
+        ),
     ],
     ids=["unit", "min_cohort", "colluders"],
 )
@@ -126,7 +133,7 @@ def test_noise_that_eats_the_signal_is_refused_before_anything_is_computed(multi
 def test_nobody_stands_twice_in_a_roster(twin: Member, tmp_path: Path) -> None:
     """One site under two names would count as two shares of noise."""
     north = Member("north", bytes(32))
-    (tmp_path / "roster.toml").write_text(written_roster([north, twin]))
+    (tmp_path / "roster.toml").write_text(roster_toml([north, twin]))
     with pytest.raises(UserError, match=r"has the same (name|identity) twice"):
         read_roster(tmp_path / "roster.toml")
 
@@ -173,8 +180,8 @@ def test_a_change_of_rules_stands_in_the_ledger_and_is_told(site: Path) -> None:
     def opened() -> tuple[list[str], int]:
         there = Site.open(site)
         there.close()
-        with Book(site) as book:
-            return list(there.news), book.head().position
+        with SiteLedger(site) as ledger:
+            return list(there.notices), ledger.head().position
 
     assert opened() == ([], 1)
     assert not status(site)["rules_changed"]
@@ -188,14 +195,14 @@ def test_a_change_of_rules_stands_in_the_ledger_and_is_told(site: Path) -> None:
     assert (status(site)["rules_changed"], status(site)["rules_changes"]) == (False, 1)
     (site / "site.toml").write_text(text)  # back again: another change
     assert opened() == ([RULES_CHANGED], 3)
-    with Book(site) as book:
-        digests = [entry.content["rules"] for entry in book.entries()]
-        secret = book.known("secret")
+    with SiteLedger(site) as ledger:
+        digests = [entry.content["rules"] for entry in ledger.entries()]
+        secret = ledger.fact("secret")
     assert (
         digests[0]
         == digests[2]
         != digests[1]
-        == Allowed(read_rules(site).rules.model_copy(update={"max_epsilon": 8.0}), None).digest(secret)
+        == SitePolicy(read_rules(site).rules.model_copy(update={"max_epsilon": 8.0}), None).digest(secret)
     )
 
 
@@ -203,9 +210,9 @@ def test_another_roster_is_another_rule(site: Path) -> None:
     rules = read_rules(site).rules
     ours, theirs = Member("a", bytes(32)), Member("b", bytes([1] * 32))
     secret = bytes(range(32))
-    found = {Allowed(rules, roster).digest(secret) for roster in (None, (ours,), (ours, theirs))}
+    found = {SitePolicy(rules, roster).digest(secret) for roster in (None, (ours,), (ours, theirs))}
     assert len(found) == 3
-    assert Allowed(rules, None).digest(bytes(32)) not in found
+    assert SitePolicy(rules, None).digest(bytes(32)) not in found
 
 
 def test_the_log_of_a_site_is_put_aside_when_it_is_long(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,11 +230,11 @@ def test_the_log_of_a_site_is_put_aside_when_it_is_long(site: Path, monkeypatch:
 def test_two_groups_of_witnesses_share_one_that_remembers(sites: int, tmp_path: Path) -> None:
     """Worked out for all groups: the fewest that the rules take are as many as are needed, and no fewer would do."""
     members = [Member(f"s{number}", os.urandom(32)) for number in range(sites)]
-    (tmp_path / "roster.toml").write_text(written_roster(members))
+    (tmp_path / "roster.toml").write_text(roster_toml(members))
 
-    def read(**changes: Any) -> Allowed:
-        rules = allowed().rules.model_copy(update={"roster": Path("roster.toml"), **changes})
-        (tmp_path / "site.toml").write_text(written(rules))
+    def read(**changes: Any) -> SitePolicy:
+        rules = policy().rules.model_copy(update={"roster": Path("roster.toml"), **changes})
+        (tmp_path / "site.toml").write_text(rules_toml(rules))
         return read_rules(tmp_path)
 
     for colluders in range(sites):

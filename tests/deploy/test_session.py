@@ -12,8 +12,8 @@ from helpers import SITE_LIMITS
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.deploy.protocol import keys
-from sordino.deploy.site.rules import Allowed, RefusedError, Rules
-from sordino.deploy.site.session import Session, source_of
+from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
+from sordino.deploy.site.session import Session, noise_source
 from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
 from sordino.federation.message import Each
@@ -23,7 +23,7 @@ from sordino.privacy.noise import Secure, Seeded
 @pytest.mark.parametrize(("seeded", "kind"), [(False, Secure), (True, Seeded)])
 def test_noise_is_the_operating_systems_unless_no_epsilon_is_claimed(seeded: bool, kind: type) -> None:
     terms: Any = SimpleNamespace(seeded=seeded, identity="00" * 32, experiment=SimpleNamespace(seed=3))
-    assert type(source_of(terms, b"secret")) is kind
+    assert type(noise_source(terms, b"secret")) is kind
 
 
 def test_every_attempt_at_a_question_has_a_number_of_its_own() -> None:
@@ -31,9 +31,9 @@ def test_every_attempt_at_a_question_has_a_number_of_its_own() -> None:
     clients = SimpleNamespace(answer=lambda question, state: asked.append(question.number))
     session: Any = Session("run", None, 0, b"", clients, {})  # type: ignore[arg-type]
     for number, attempt in ((7, 0), (7, 1), (7, 2), (8, 0), (8, 1)):
-        ask = SimpleNamespace(round=1, attempt=attempt)
-        work: Any = SimpleNamespace(number=number, ask=ask, step="local", message={})
-        session.answered(work, {"model": torch.zeros(2)})
+        id = SimpleNamespace(round=1, attempt=attempt)
+        question: Any = SimpleNamespace(number=number, id=id, step="local", message={})
+        session.answer(question, {"model": torch.zeros(2)})
     assert len(set(asked)) == len(asked)
     assert asked[0] == 7  # as in the simulator, whose noise it meets where that comes from the seed
 
@@ -51,14 +51,14 @@ def at_a_site(**changes: Any) -> Session:
 def test_what_is_summed_is_asked_of_all_sites_alike(protect_from: str) -> None:
     """A threshold of one site's own shows in the noise of the sum; where nothing is summed, each may have its own."""
     session = at_a_site(protect_from=protect_from)
-    allowed = Allowed(Rules(name="site", data=Path("records.csv"), **SITE_LIMITS), None)
+    policy = SitePolicy(Rules(name="site", data=Path("records.csv"), **SITE_LIMITS), None)
     message = {"global": session.terms.initial, "clip": Each(torch.full((10,), 0.5))}
-    work: Any = SimpleNamespace(step="local", ask=SimpleNamespace(round=0), message=message)
+    question: Any = SimpleNamespace(step="local", id=SimpleNamespace(round=0), message=message)
     if protect_from == "server":
-        session.checked(work, allowed)
+        session.check_question(question, policy)
         return
-    with pytest.raises(RefusedError, match="asked of all sites alike"):
-        session.checked(work, allowed)
+    with pytest.raises(RefusedError, match="all sites must get the same question"):
+        session.check_question(question, policy)
 
 
 def test_all_that_a_run_may_cost_records_is_reserved() -> None:
@@ -70,7 +70,7 @@ def test_all_that_a_run_may_cost_records_is_reserved() -> None:
 
 def test_a_signature_holds_for_one_purpose_and_for_the_parts_as_they_were() -> None:
     private = keys.new_identity()
-    identity, signature = keys.public_identity(private), keys.signed(private, "head", b"one", b"two")
+    identity, signature = keys.public_identity(private), keys.sign(private, "head", b"one", b"two")
     assert keys.is_signed(identity, signature, "head", b"one", b"two")
     for purpose, parts in (("hello", (b"one", b"two")), ("head", (b"onet", b"wo")), ("head", (b"one",))):
         assert not keys.is_signed(identity, signature, purpose, *parts)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from sordino.deploy.protocol import secret_sharing
-from sordino.deploy.protocol.secret_sharing import FIELD, SharingError, joined, split
+from sordino.deploy.protocol.secret_sharing import FIELD, SharingError, combine, split
 
 SECRETS = st.integers(0, FIELD - 1)
 
@@ -35,14 +35,14 @@ def test_any_threshold_of_shares_gives_the_secret(secret: int, data: st.DataObje
     places = data.draw(st.lists(st.integers(1, 100), min_size=count, max_size=count, unique=True))
     shares = dict(zip(places, split(secret, threshold, places), strict=True))
     chosen = data.draw(st.lists(st.sampled_from(places), min_size=threshold, max_size=count, unique=True))
-    assert joined({place: shares[place] for place in chosen}, threshold) == secret
+    assert combine({place: shares[place] for place in chosen}, threshold) == secret
 
 
 def test_a_polynomial_worked_out_by_hand() -> None:
     """5 + 3 x: 8 at one, 11 at two, 14 at three."""
-    assert joined({1: 8, 2: 11}, 2) == 5
-    assert joined({1: 8, 2: 11, 3: 14}, 2) == 5
-    assert joined({2: FIELD - 1, 4: 1}, 2) == FIELD - 3  # -3 + x
+    assert combine({1: 8, 2: 11}, 2) == 5
+    assert combine({1: 8, 2: 11, 3: 14}, 2) == 5
+    assert combine({2: FIELD - 1, 4: 1}, 2) == FIELD - 3  # -3 + x
 
 
 def test_below_the_threshold_every_secret_is_as_likely() -> None:
@@ -52,10 +52,10 @@ def test_below_the_threshold_every_secret_is_as_likely() -> None:
     known = {place: shares[place] for place in (1, 3)}
     for secret in (0, 17, FIELD - 1, 2**200):
         # Interpolate through the secret at zero: there is a share at place 2 that makes it true.
-        last = secret_sharing._interpolated({0: secret, **known}, (0, 1, 3), 2)
-        assert joined({**known, 2: last}, 3) == secret
-    with pytest.raises(SharingError, match="2 shares of a secret for which 3"):
-        joined(known, 3)
+        last = secret_sharing._interpolate({0: secret, **known}, (0, 1, 3), 2)
+        assert combine({**known, 2: last}, 3) == secret
+    with pytest.raises(SharingError, match="2 shares of a secret were given, but 3"):
+        combine(known, 3)
 
 
 def test_two_shares_of_three_are_uniform() -> None:
@@ -72,12 +72,12 @@ def test_a_wrong_share_is_noticed_where_there_are_more_than_needed(which: int) -
     shares = dict(zip(range(1, 6), split(99, 3, range(1, 6)), strict=True))
     shares[which + 1] = (shares[which + 1] + 1) % FIELD
     with pytest.raises(SharingError, match="do not belong to one secret"):
-        joined(shares, 3)
+        combine(shares, 3)
 
 
 def test_what_is_no_share_is_refused() -> None:
-    with pytest.raises(SharingError, match="outside of the field"):
-        joined({1: FIELD, 2: 1}, 2)
+    with pytest.raises(SharingError, match="not a number below the prime"):
+        combine({1: FIELD, 2: 1}, 2)
     for threshold, places in ((0, [1]), (3, [1, 2]), (1, [0, 1]), (1, [1, 1]), (1, [1, FIELD + 1])):
         with pytest.raises(SharingError):
             split(1, threshold, places)

@@ -10,8 +10,8 @@ import pytest
 from federations import QUICK, federation
 
 from sordino.data.people import same_people
-from sordino.deploy.protocol.carrier import Direct
-from sordino.deploy.protocol.roster import Member, read_roster, written_roster
+from sordino.deploy.protocol.carrier import InProcessCarrier
+from sordino.deploy.protocol.roster import Member, read_roster, roster_toml
 from sordino.deploy.server import coordinator
 from sordino.deploy.server.coordinator import start
 from sordino.deploy.site.site import Site
@@ -49,7 +49,7 @@ def sites(folder: Path, headers: list[str], rows: Any) -> tuple[list[Member], li
             path.parent, f"s{number}", Path("records.csv"), label="ill", roster=Path("../roster.toml")
         )
         members.append(Member(f"s{number}", identity))
-    (folder / "roster.toml").write_text(written_roster(members))
+    (folder / "roster.toml").write_text(roster_toml(members))
     assert read_roster(folder / "roster.toml") == members
     return members, [Site.open(folder / f"s{number}") for number in range(len(headers))]
 
@@ -84,7 +84,9 @@ def test_tables_are_read_as_they_are_declared(
 ) -> None:
     members, there = sites(tmp_path, headers, numbers)
     try:
-        summary = start(Experiment.make(declared), members, Direct(there), Store(tmp_path / "store"), deadlines=QUICK)
+        summary = start(
+            Experiment.make(declared), members, InProcessCarrier(there), Store(tmp_path / "store"), deadlines=QUICK
+        )
         assert summary.rounds_done == 1
         assert 7.99 < summary.epsilon["outsider"] <= 8  # type: ignore[operator]
         assert status(tmp_path / "s0")["runs"][0]["personal"] is not None
@@ -109,10 +111,16 @@ def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_p
     try:
         with pytest.raises(UserError, match="2 of 3 sites take part, but 3 are needed; missing: s2"):
             start(
-                Experiment.make(DECLARED), members, Direct(there), Store(tmp_path / "store"), None, told.append, QUICK
+                Experiment.make(DECLARED),
+                members,
+                InProcessCarrier(there),
+                Store(tmp_path / "store"),
+                None,
+                told.append,
+                QUICK,
             )
         assert "s2: The site's data do not fit what the experiment declares." in told
-        assert "which are declared" in (tmp_path / "s2" / "site.log").read_text()
+        assert "does not have the declared columns" in (tmp_path / "s2" / "site.log").read_text()
     finally:
         for site in there:
             site.close()
@@ -124,7 +132,7 @@ def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_p
         ({"max_epsilon": 0}, "Invalid value for max_epsilon: "),
         ({"unit": "person"}, "Invalid value for unit: "),
         ({"colour": "red"}, "Invalid value for colour: "),
-        ({"data": Path("nothing.csv")}, "There is no file"),
+        ({"data": Path("nothing.csv")}, "is missing: put it there"),
     ],
 )
 def test_a_site_is_made_of_what_can_be(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -156,7 +164,7 @@ def test_what_a_site_counts_in_its_records_is_told_to_its_owner_alone(tmp_path: 
     told: list[str] = []
     store = Store(tmp_path / "store")
     try:
-        summary = start(Experiment.make(BY_SCHEMA), members, Direct(there), store, None, told.append, QUICK)
+        summary = start(Experiment.make(BY_SCHEMA), members, InProcessCarrier(there), store, None, told.append, QUICK)
     finally:
         for site in there:
             site.close()
@@ -188,7 +196,7 @@ def test_a_run_that_was_stored_with_the_default_data_is_not_said_to_be_on_them(
     members, there = sites(tmp_path, ["dose,sex,ill"] * 3, numbers)
     store = Store(tmp_path / "store")
     try:
-        summary = start(Experiment.make(BY_SCHEMA), members, Direct(there), store, deadlines=QUICK)
+        summary = start(Experiment.make(BY_SCHEMA), members, InProcessCarrier(there), store, deadlines=QUICK)
     finally:
         for site in there:
             site.close()
@@ -199,7 +207,7 @@ def test_a_run_that_was_stored_with_the_default_data_is_not_said_to_be_on_them(
 def test_a_trial_is_no_deployment_and_counts_for_its_people(tmp_path: Path) -> None:
     """All of its data lie on one machine, and they are the people of simulations on the same data."""
     with federation(tmp_path) as made:
-        carrier, origin = Direct(made.sites, None), read_origin(tmp_path / "sites")
+        carrier, origin = InProcessCarrier(made.sites, None), read_origin(tmp_path / "sites")
         done = start(made.experiment, made.members, carrier, made.store, deadlines=QUICK, origin=origin)
         text = markdown(statement_of(made.store, done.run))
         assert "This run was a trial: the server and all sites were processes of one machine" in text

@@ -23,6 +23,7 @@ from sordino.privacy.budget.client_plan import multiplier_for
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Average, Charge, Gradients
+from sordino.privacy.unit import Unit
 from sordino.store.spending import planned, to_be_kept, whole
 
 DECLARED: dict[str, Any] = {
@@ -173,7 +174,7 @@ def test_a_site_counts_gradients_whatever_they_are_called(step: str, release: st
     session: Any = SimpleNamespace(clients=SimpleNamespace(steps=steps), gate=gate, number=0)
     row: Any = SimpleNamespace(step=step, release=release)
     paid: Any = [SimpleNamespace(release=name) for name in ("update", "more")]
-    assert Session.left(session, row, paid) == left
+    assert Session.turns_left(session, row, paid) == left
 
 
 def test_a_delta_that_promises_a_site_nothing_is_refused_there() -> None:
@@ -208,6 +209,6 @@ def test_a_plan_has_spare_turns_and_accuracies_in_it() -> None:
 def test_of_a_site_s_records_its_budget_is_planned() -> None:
     terms = terms_of(experiment(method="dp-fedavg-record", set={"batch": 32, "epochs": 1}, epsilon=3))
     assert planned(terms) == {"unit": "record", "mu": [], "recipes": [], "promised": [3.0, terms.budget.delta]}
-    assert whole(terms, Ledger(3, "record")).rows == []
+    assert whole(terms, Ledger(3, Unit.RECORD)).rows == []
     row = Row.of((0, 0, "local", "plan"), [0], Charge.promised([(3.0, terms.budget.delta)]))
-    assert whole(terms, Ledger(terms.schedule.clients, "record", [row])).epsilon(terms.budget.delta)["server"] == 3
+    assert whole(terms, Ledger(terms.schedule.clients, Unit.RECORD, [row])).epsilon(terms.budget.delta)["server"] == 3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from sordino.deploy.protocol import wire
-from sordino.deploy.protocol.wire import WireError, packed, unpacked
+from sordino.deploy.protocol.wire import WireError, pack, unpack
 from sordino.federation.message import Each, digest
 
 SCALARS = st.one_of(
@@ -77,7 +77,7 @@ def same(one: Any, other: Any) -> bool:  # noqa: PLR0911 (one for each type)
 @settings(max_examples=100, deadline=None)
 @given(MESSAGES)
 def test_what_is_packed_is_unpacked_as_it_was(message: dict[str, Any]) -> None:
-    assert same(unpacked(packed(message)), message)
+    assert same(unpack(pack(message)), message)
 
 
 def test_a_message_of_a_method_keeps_its_digest() -> None:
@@ -90,12 +90,12 @@ def test_a_message_of_a_method_keeps_its_digest() -> None:
         "threshold": {"clip": torch.tensor(0.5), "beta": None, "on": True, "name": "trend", 3: math.inf},
         "mine": torch.arange(6).reshape(2, 3).t(),
     }
-    assert digest(unpacked(packed(message))) == digest(message)
+    assert digest(unpack(pack(message))) == digest(message)
 
 
 def test_what_is_unpacked_can_be_written_to_and_shares_nothing() -> None:
-    content = packed({"x": torch.zeros(3), "y": np.zeros(3, dtype=np.uint32)})
-    first, second = unpacked(content), unpacked(content)
+    content = pack({"x": torch.zeros(3), "y": np.zeros(3, dtype=np.uint32)})
+    first, second = unpack(content), unpack(content)
     first["x"] += 1
     first["y"] += 1
     assert not second["x"].any()
@@ -107,21 +107,21 @@ def test_what_is_unpacked_can_be_written_to_and_shares_nothing() -> None:
 )
 def test_what_cannot_be_sent_is_told(value: Any) -> None:
     with pytest.raises(WireError, match="cannot be sent"):
-        packed({"value": value})
+        pack({"value": value})
 
 
 def test_a_message_must_not_be_too_deep_or_too_large() -> None:
     deep: Any = 1
-    for _ in range(wire.DEEPEST):
+    for _ in range(wire.MAX_DEPTH):
         deep = [deep]
     with pytest.raises(WireError, match="deep"):
-        packed({"deep": deep})
-    assert unpacked(packed({"deep": deep[0]})) == {"deep": deep[0]}
-    content = packed({"x": torch.zeros(1000)})
-    with pytest.raises(WireError, match="at most 4,000 are taken"):
-        unpacked(content, 4000)
-    with pytest.raises(WireError, match="more than can be sent"):
-        packed({"text": "x" * wire.MOST_HEAD})
+        pack({"deep": deep})
+    assert unpack(pack({"deep": deep[0]})) == {"deep": deep[0]}
+    content = pack({"x": torch.zeros(1000)})
+    with pytest.raises(WireError, match="at most 4,000 are accepted"):
+        unpack(content, 4000)
+    with pytest.raises(WireError, match=r"but at most .* can be sent"):
+        pack({"text": "x" * wire.MAX_HEAD_BYTES})
 
 
 # ---- whatever comes in
@@ -138,7 +138,7 @@ def test_any_bytes_are_a_message_or_one_error(content: bytes) -> None:
 def test_a_message_with_some_bytes_changed_is_a_message_or_one_error(
     message: dict[str, Any], data: st.DataObject
 ) -> None:
-    content = bytearray(packed(message))
+    content = bytearray(pack(message))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.one_of(st.none(), st.integers(0, len(content))))
@@ -168,7 +168,7 @@ def test_any_head_with_any_body_is_a_message_or_one_error(head: Any, body: list[
 
 def try_to_read(content: bytes) -> None:
     try:
-        message = unpacked(content)
+        message = unpack(content)
     except WireError as error:
         sentence = str(error)
         message = {}
@@ -176,7 +176,7 @@ def try_to_read(content: bytes) -> None:
         sentence = "Read."
     assert sentence.endswith(".")
     assert "\n" not in sentence
-    assert same(unpacked(packed(message)), message)
+    assert same(unpack(pack(message)), message)
 
 
 def framed(head: bytes, body: bytes) -> bytes:
@@ -206,20 +206,20 @@ def framed(head: bytes, body: bytes) -> bytes:
 )
 def test_heads_that_are_refused(head: str) -> None:
     with pytest.raises(WireError):
-        unpacked(framed(head.encode(), save({"0": np.array([2], dtype=np.uint8)})))
+        unpack(framed(head.encode(), save({"0": np.array([2], dtype=np.uint8)})))
 
 
 def test_lengths_that_lie_are_refused() -> None:
-    content = packed({"a": 1})
-    for size in (2**63, len(content), wire.MOST_HEAD + 1):
+    content = pack({"a": 1})
+    for size in (2**63, len(content), wire.MAX_HEAD_BYTES + 1):
         with pytest.raises(WireError, match="no message of Sordino"):
-            unpacked(content[:8] + size.to_bytes(8, "little") + content[16:])
+            unpack(content[:8] + size.to_bytes(8, "little") + content[16:])
     with pytest.raises(WireError, match="no message of Sordino"):
-        unpacked(b"")
+        unpack(b"")
 
 
 def test_nothing_in_it_is_a_pickle() -> None:
     import pickle
 
     with pytest.raises(WireError):
-        unpacked(pickle.dumps({"a": 1}))
+        unpack(pickle.dumps({"a": 1}))

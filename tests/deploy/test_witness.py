@@ -17,11 +17,11 @@ from killing import die_at, killed
 
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Failure
-from sordino.deploy.site.ledger import FACTS, WITNESSED, Book, Entry
+from sordino.deploy.site.ledger import FACTS, WITNESSED, Entry, SiteLedger
 from sordino.deploy.site.rules import Rules
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
-from sordino.deploy.site.witness import DoubtError, Witness, accept
+from sordino.deploy.site.witness import Witness, WitnessError, accept
 from sordino.errors import UserError
 
 RECORDS: dict[str, Any] = {"method": "dp-fedavg-record", "records": 300, "rounds": 2}
@@ -30,8 +30,8 @@ PLAIN: dict[str, Any] = {"protect_from": "server", "minimum_cohort": 2, "rounds"
 
 def kinds(made: Federation, number: int = 0) -> list[str]:
     """The kinds of the rows in a site's ledger."""
-    with Book(made.folders[number]) as book:
-        return [entry.kind for entry in book.entries()]
+    with SiteLedger(made.folders[number]) as ledger:
+        return [entry.kind for entry in ledger.entries()]
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +56,21 @@ def site(after_a_run: tuple[Federation, Path], tmp_path: Path) -> Path:
 
 def witness_of(folder: Path) -> Path:
     """The file of the witness of the site in a folder."""
-    with Book(folder) as book:
-        return folder.parent / "witness" / f"{keys.public_identity(book.known('identity')).hex()}.json"
+    with SiteLedger(folder) as ledger:
+        return folder.parent / "witness" / f"{keys.public_identity(ledger.fact('identity')).hex()}.json"
 
 
 def test_a_restored_folder_does_not_open(site: Path, after_a_run: tuple[Federation, Path]) -> None:
     shutil.copy(after_a_run[1] / "site.db", site / "site.db")
-    with pytest.raises(DoubtError, match=r"restored from a backup or copied.*sordino site accept"):
+    with pytest.raises(WitnessError, match=r"restored from a backup or copied.*sordino site accept"):
         Site.open(site)
 
 
 def test_another_branch_does_not_open_though_it_is_longer(site: Path, after_a_run: tuple[Federation, Path]) -> None:
     shutil.copy(after_a_run[1] / "site.db", site / "site.db")
-    with Book(site) as book, book.transaction():
-        book.append([Entry("misfit", {"about": str(number)}) for number in range(50)])
-    with pytest.raises(DoubtError, match="restored from a backup or copied"):
+    with SiteLedger(site) as ledger, ledger.transaction():
+        ledger.append([Entry("misfit", {"about": str(number)}) for number in range(50)])
+    with pytest.raises(WitnessError, match="restored from a backup or copied"):
         Site.open(site)
 
 
@@ -86,18 +86,18 @@ def test_a_damaged_or_missing_witness_is_told(site: Path, after_a_run: tuple[Fed
     whole = path.read_bytes()
     contents = [whole[:size] for size in range(len(whole))] + [bytes(10**6), b"[" * 10**5, b"{}", b"7"]
     contents += [made.witness(1).read_bytes(), whole.replace(b'"position": ', b'"position": 1'), whole[:-2] + b"x}"]
-    with Book(site) as book:  # a head that the ledger came by, which nobody signed
-        earlier = json.loads(whole) | {"position": 1, "link": (book.link(1) or b"").hex()}
+    with SiteLedger(site) as ledger:  # a head that the ledger came by, which nobody signed
+        earlier = json.loads(whole) | {"position": 1, "link": (ledger.link(1) or b"").hex()}
     contents += [json.dumps(earlier).encode()]
     for content in contents:
         path.write_bytes(content)
-        with pytest.raises(DoubtError, match="witness"):
+        with pytest.raises(WitnessError, match="witness"):
             Site.open(site)
     path.unlink()
-    with pytest.raises(DoubtError, match="is gone"):
+    with pytest.raises(WitnessError, match="is gone"):
         Site.open(site)
     path.mkdir()
-    with pytest.raises(DoubtError, match="cannot be read"):
+    with pytest.raises(WitnessError, match="cannot be read"):
         Site.open(site)
     path.rmdir()
     path.write_bytes(whole)
@@ -106,16 +106,16 @@ def test_a_damaged_or_missing_witness_is_told(site: Path, after_a_run: tuple[Fed
 
 def test_a_site_of_an_earlier_version_gets_a_witness_once(site: Path) -> None:
     witness_of(site).unlink()
-    with Book(site) as book, book.transaction():
-        book.remove(FACTS, "where name = ?", WITNESSED)
+    with SiteLedger(site) as ledger, ledger.transaction():
+        ledger.delete(FACTS, "where name = ?", WITNESSED)
     first = Site.open(site)
     first.close()
     second = Site.open(site)
     second.close()
-    assert ["from now on" in sentence for sentence in first.news] == [True]
-    assert second.news == []
+    assert ["now has a witness" in sentence for sentence in first.notices] == [True]
+    assert second.notices == []
     witness_of(site).unlink()
-    with pytest.raises(DoubtError, match="is gone"):
+    with pytest.raises(WitnessError, match="is gone"):
         Site.open(site)
 
 
@@ -161,8 +161,8 @@ def test_nothing_leaves_before_the_witness_is_written(tmp_path: Path, monkeypatc
         assert kinds(made).count("release") == 1
         reply = made.sites[0].answer(request)
         assert refused(reply) == ""
-        with Book(made.folders[0]) as book:
-            assert Witness(made.witness(0), made.sites[0].desk.private).read() == book.head()
+        with SiteLedger(made.folders[0]) as ledger:
+            assert Witness(made.witness(0), made.sites[0].context.private).read() == ledger.head()
         assert made.sites[0].answer(request) == reply
         assert kinds(made).count("release") == 1
 
@@ -172,7 +172,7 @@ def test_nothing_leaves_before_the_witness_is_written(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("owner", "name", "call", "when"),
     [
-        (Book, "_commit", 2, "after"),
+        (SiteLedger, "_commit", 2, "after"),
         (Witness, "write", 1, "before"),
         (Witness, "write", 1, "after"),
     ],
@@ -193,8 +193,8 @@ def test_a_site_killed_between_its_ledger_and_its_witness_goes_on(
             made.reopen(0)
         reply = made.sites[0].answer(request)
         assert refused(reply) == "", "no false alarm"
-        with Book(made.folders[0]) as book:
-            assert Witness(made.witness(0), made.sites[0].desk.private).read() == book.head()
+        with SiteLedger(made.folders[0]) as ledger:
+            assert Witness(made.witness(0), made.sites[0].context.private).read() == ledger.head()
         (row,) = made.store.all()
         assert made.resume(row.run).rounds_done == 2
         assert kinds(made).count("release") == 2
@@ -222,7 +222,7 @@ def test_a_site_restored_to_before_it_opened_a_sum_does_not_open(tmp_path: Path)
 
         made.run(copy)
         made.restore(0, tmp_path / "backup", witness=False)
-        with pytest.raises(DoubtError, match="restored from a backup"):
+        with pytest.raises(WitnessError, match="restored from a backup"):
             made.reopen(0)
 
 
@@ -284,10 +284,10 @@ def test_a_run_that_was_open_when_the_witness_was_lost_is_over(
         accept(made.folders[0])
         assert status(made.folders[0])[left]
         made.reopen(0)
-        again = wire.unpacked(request)
-        asked = wire.unpacked(again["ask"].tobytes())
-        again["ask"] = np.frombuffer(wire.packed({**asked, "round": 1, "question": 1}), np.uint8)
-        assert refused(made.ask(0, wire.packed(again))) == "closed"
+        again = wire.unpack(request)
+        asked = wire.unpack(again["ask"].tobytes())
+        again["ask"] = np.frombuffer(wire.pack({**asked, "round": 1, "question": 1}), np.uint8)
+        assert refused(made.ask(0, wire.pack(again))) == "closed"
         assert kinds(made).count("release") == 1
 
 

@@ -13,6 +13,7 @@ from measured import FIXED, LATER, LOCAL, MEASURED, QUANTILE, RECORD
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.planning.advise import CHOICES, HELPS, Situation, advise, stand_in
+from sordino.privacy.unit import Unit
 from sordino.study.sweep import contender
 
 
@@ -70,9 +71,9 @@ def test_every_level_is_advised_somewhere() -> None:
 
 def test_feasible_parameters_by_hand() -> None:
     """mu at epsilon 8 and delta 1e-5 is 1.666: (100 mu)^2, 100 mu^2, 10 (480 mu)^2 at its own delta."""
-    assert Situation(100, 14, 8).feasible("client") == pytest.approx((100 * 1.666) ** 2, rel=1e-3)
-    assert Situation(100, 14, 8, protect_from="server").feasible("client") == pytest.approx(100 * 1.666**2, rel=1e-2)
-    assert Situation(10, 480, 8, delta=1e-5).feasible("record") == pytest.approx(10 * (480 * 1.666) ** 2, rel=1e-3)
+    assert Situation(100, 14, 8).feasible(Unit.CLIENT) == pytest.approx((100 * 1.666) ** 2, rel=1e-3)
+    assert Situation(100, 14, 8, protect_from="server").feasible(Unit.CLIENT) == pytest.approx(100 * 1.666**2, rel=1e-2)
+    assert Situation(10, 480, 8, delta=1e-5).feasible(Unit.RECORD) == pytest.approx(10 * (480 * 1.666) ** 2, rel=1e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 8.0])
@@ -91,7 +92,7 @@ def test_few_records_are_not_taken_for_an_institutions() -> None:
     where = Situation(4, 99, 8.0, 28)
     few = advise(where)
     assert few.level == "none"
-    assert where.ratio("record") > HELPS["record"]
+    assert where.ratio(Unit.RECORD) > HELPS[Unit.RECORD]
     assert advise(Situation(4, 100, 8.0, 28)).level == "record"
     assert "may be a person" in few.advice[0]
 

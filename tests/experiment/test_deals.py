@@ -21,6 +21,7 @@ from sordino.data.dataset import Dataset
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.report.statement import statement_of
 from sordino.store.database import Database
@@ -101,11 +102,11 @@ some_runs = st.lists(
 @given(some_runs)
 def test_no_sum_is_below_what_a_record_or_a_client_pays(runs: list[Spent]) -> None:
     """By hand: squares of mu add up; a client's counts twice for its records, and over equal deals alone for itself."""
-    found = sum_up(runs, "client", DELTA)
+    found = sum_up(runs, Unit.CLIENT, DELTA)
     for place, view in enumerate(VIEWS):
         record = sum((2 * (one["mu"][place] or 0)) ** 2 if one["mu"] else one["recipes"][0][0][1] ** -2 for one in runs)
         of_record = epsilon_of(math.sqrt(record), DELTA)
-        assert sum_up(runs, "record", DELTA)["epsilon"][view] == pytest.approx(of_record)
+        assert sum_up(runs, Unit.RECORD, DELTA)["epsilon"][view] == pytest.approx(of_record)
         groups = [[one] for one in runs if one.get("deal") is None]
         groups += [[one for one in runs if one.get("deal") == deal] for deal in ("a", "b")]
         groups = [group for group in groups if group]
@@ -168,13 +169,13 @@ def test_a_limit_that_all_runs_kept_to_is_named(tmp_path: Path) -> None:
         run(store=tmp_path, budget_over_runs=4, **KEYS)
     store = Store(tmp_path)
     people = store.all()[0].people
-    found = over_runs(store, people, "client", DELTA)
+    found = over_runs(store, people, Unit.CLIENT, DELTA)
     assert (found["limit"], found["limit_for"]) == (4, "outsider")
     assert "The limit of 4 (budget_over_runs), set beforehand, holds" in str(sentence(found, "outsider"))
-    for other in (sentence(found, "server"), sentence(over_runs(store, people, "record", DELTA), "outsider")):
+    for other in (sentence(found, "server"), sentence(over_runs(store, people, Unit.RECORD, DELTA), "outsider")):
         assert "not a guarantee" in str(other)
     run(store=tmp_path, **KEYS)
-    assert "not a guarantee" in str(sentence(over_runs(store, people, "client", DELTA), "outsider"))
+    assert "not a guarantee" in str(sentence(over_runs(store, people, Unit.CLIENT, DELTA), "outsider"))
 
 
 def test_a_run_of_an_earlier_version_is_a_deal_of_its_own(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_run_of_an_earlier_version_is_a_deal_of_its_own(tmp_path: Path) -> Non
         database.seal(row["run"])
     database.close()
     store = Store(tmp_path)
-    found = over_runs(store, store.all()[0].people, "client", DELTA)
+    found = over_runs(store, store.all()[0].people, Unit.CLIENT, DELTA)
     assert (found["deals"], found["deals_unknown"], found["unit"]) == (2, 1, "record")
     assert found["epsilon"]["outsider"] == pytest.approx(epsilon_of(2 * math.sqrt(2) * ONCE, DELTA))
     assert "in 2 different ways (1 of them does not say how)" in str(sentence(found, "outsider"))

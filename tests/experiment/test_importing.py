@@ -18,10 +18,11 @@ from sordino.data.federate import fingerprint
 from sordino.errors import UserError
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
+from sordino.privacy.unit import Unit
 from sordino.store import database as databases
 from sordino.store import journal as journals
-from sordino.store.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _created, _row_digest
+from sordino.store.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _row_digest, _statements
 from sordino.store.ledger_rows import ledger_of
 from sordino.store.spending import OverRuns, over_runs
 from sordino.store.store import JOURNAL, PLANNED, Store
@@ -44,7 +45,7 @@ def stopped(store: Path) -> str:
     return Store(store).all()[0].run
 
 
-def total(store: Path, unit: Any = "client") -> OverRuns:
+def total(store: Path, unit: Any = Unit.CLIENT) -> OverRuns:
     opened = Store(store)
     found = over_runs(opened, opened.all()[0].people, unit, DELTA)
     opened.close()
@@ -64,20 +65,20 @@ def as_version_two(store: Path) -> None:
     opened.close()
     for name, rows in owed.items():
         (path,) = (store / "runs" / name).glob("ledger-*.journal")
-        content, link = b"", BLANK
+        content, link = b"", FIRST_LINK
         for row in rows:
             link, body = row.link(link, lacking["ledger"]), journals._content(row, lacking["ledger"])
             length = journals.LENGTH.pack(len(body))
             content += length + journals.LENGTH.pack(journals.zlib.crc32(length)) + body + link
         path.write_bytes(content)
     connection = sqlite3.connect(store / DATABASE, isolation_level=None)
-    made = _created({t: [c for c in TABLES[t] if c.split()[0] not in lacking.get(t, ())] for t in TABLES})
+    made = _statements({t: [c for c in TABLES[t] if c.split()[0] not in lacking.get(t, ())] for t in TABLES})
     columns = {t: [c for c in COLUMNS[t] if c not in lacking.get(t, ())] for t in TABLES}
     links = {name: [row.link for row in rows] for name, rows in ledgers.items()}
     for table in lacking:
         kept = [list(one) for one in connection.execute(f"select {', '.join(columns[table])} from {table}")]
         if table == "ledger":
-            heads = dict.fromkeys(links, BLANK)
+            heads = dict.fromkeys(links, FIRST_LINK)
             for one in kept:
                 heads[one[0]] = one[-1] = links[one[0]].pop(0)(heads[one[0]], lacking[table])
         connection.execute(f"drop table {table}")
@@ -120,7 +121,7 @@ def old(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("earlier", [True, False])
 def test_every_run_s_spending_is_taken_over_once(earlier: bool, old: Path, tmp_path: Path) -> None:
     """Four rounds of mu = 1/2, finished or planned: a record pays 2 x sqrt(4 + 4) / 2 for both, and its own run."""
-    counted = total(old, "record")
+    counted = total(old, Unit.RECORD)
     if earlier:
         as_version_two(old)
         said = refused("runs", "--store", old)
@@ -129,11 +130,11 @@ def test_every_run_s_spending_is_taken_over_once(earlier: bool, old: Path, tmp_p
     found = imported(old, new)
     assert [one["as_planned"] for one in found["imported"]] == [False, False, True]
     assert (len(found["without_cost"]), found["known"]) == (1, [])
-    assert total(new, "record")["epsilon"] == pytest.approx(counted["epsilon"])
+    assert total(new, Unit.RECORD)["epsilon"] == pytest.approx(counted["epsilon"])
     assert total(new)["deals"] == (3 if earlier else 1), "an earlier version did not say how records were dealt"
     again = imported(old, new)
     assert (again["imported"], len(again["known"])) == ([], 3)
-    assert total(new, "record") == total(new, "record") | {"runs": 3}
+    assert total(new, Unit.RECORD) == total(new, Unit.RECORD) | {"runs": 3}
     assert contents(old) == before, "nothing is written there"
     told = command("runs", "--import", old, "--store", tmp_path / "third").out
     assert "Imported the spending of 3 runs of" in told

@@ -18,12 +18,12 @@ from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.ledger import FIRST_LINK, Ledger, Row
 from sordino.privacy.release import Charge
 from sordino.store.journal import MARK, DamagedJournalError, Journal, OtherValuesError, rows_after
 from sordino.store.store import Store
 
-HEAD = len(MARK + BLANK) + 32
+HEAD = len(MARK + FIRST_LINK) + 32
 """Bytes of a journal without rows."""
 
 
@@ -40,7 +40,7 @@ def rows(count: int) -> list[Row]:
 def written(folder: Path, chosen: list[Row]) -> tuple[Path, list[bytes]]:
     """A journal with these rows, and their links."""
     links = Ledger(70_001, rows=chosen).links
-    journal = Journal(folder, 0, BLANK, begun=False)
+    journal = Journal(folder, 0, FIRST_LINK, begun=False)
     journal.write(chosen, links)
     journal.close()
     return journal.path, links
@@ -49,16 +49,16 @@ def written(folder: Path, chosen: list[Row]) -> tuple[Path, list[bytes]]:
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     chosen = rows(4)
     _, links = written(tmp_path, chosen)
-    assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen
     assert rows_after(tmp_path, 4, links[-1], begun=None) == []
 
 
 def test_a_row_is_on_disk_when_it_has_been_written(tmp_path: Path) -> None:
     chosen = rows(1)
-    journal = Journal(tmp_path, 0, BLANK, begun=False)
-    assert rows_after(tmp_path, 0, BLANK, begun=True) == []
+    journal = Journal(tmp_path, 0, FIRST_LINK, begun=False)
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == []
     journal.write(chosen, Ledger(70_001, rows=chosen).links)
-    assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen
     journal.close()
 
 
@@ -74,10 +74,10 @@ def test_a_torn_tail_is_ignored_wherever_it_is_torn(tmp_path: Path) -> None:
     for place in range(HEAD, len(whole)):
         path.write_bytes(whole[:place])
         known = sum(place >= end for end in ends)
-        assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen[:known]
+        assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen[:known]
         if place % 100:
             continue
-        journal = Journal(tmp_path, 0, BLANK, begun=True)
+        journal = Journal(tmp_path, 0, FIRST_LINK, begun=True)
         journal.write(chosen, links)  # a resumed run charges everything again
         journal.close()
         assert path.read_bytes() == whole
@@ -89,23 +89,23 @@ def test_a_changed_byte_is_told_wherever_it_is(tmp_path: Path) -> None:
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         with pytest.raises(UserError, match=f"The journal {path} is damaged"):
-            rows_after(tmp_path, 0, BLANK, begun=True)
+            rows_after(tmp_path, 0, FIRST_LINK, begun=True)
     with pytest.raises(UserError, match=f"The journal {path} is damaged"):
-        Journal(tmp_path, 0, BLANK, begun=True)
+        Journal(tmp_path, 0, FIRST_LINK, begun=True)
 
 
 def test_a_changed_byte_of_an_answer_is_told(tmp_path: Path) -> None:
     """Also where a run was given up; cut short, it is as if it had not been written."""
     chosen = rows(2)
     links = Ledger(70_001, rows=chosen).links
-    journal = Journal(tmp_path, 0, BLANK, begun=False)
+    journal = Journal(tmp_path, 0, FIRST_LINK, begun=False)
     sizes = []
     for row, link, drawn in zip(chosen, links, (2**191, 7), strict=True):
         journal.write([row], [link])
         journal.answered(row.question, drawn)
         sizes.append(journal.path.stat().st_size)
     journal.close()
-    again = Journal(tmp_path, 0, BLANK, begun=True)
+    again = Journal(tmp_path, 0, FIRST_LINK, begun=True)
     again.write(chosen[:1], links[:1])
     again.answered(0, 2**191)
     again.write(chosen[1:], links[1:])
@@ -113,15 +113,15 @@ def test_a_changed_byte_of_an_answer_is_told(tmp_path: Path) -> None:
         again.answered(1, 8)
     again.close()
     whole = again.path.read_bytes()
-    assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen
-    assert [row for row, _ in Journal(tmp_path, 0, BLANK, begun=True).given_up] == chosen
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen
+    assert [row for row, _ in Journal(tmp_path, 0, FIRST_LINK, begun=True).given_up] == chosen
     for place in range(sizes[0] - 60, len(whole)):
         again.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         with pytest.raises(DamagedJournalError):
-            rows_after(tmp_path, 0, BLANK, begun=True)
+            rows_after(tmp_path, 0, FIRST_LINK, begun=True)
     for place in range(sizes[1], len(whole)):
         again.path.write_bytes(whole[:place])
-        assert Journal(tmp_path, 0, BLANK, begun=True).given_up == []
+        assert Journal(tmp_path, 0, FIRST_LINK, begun=True).given_up == []
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -133,12 +133,12 @@ def test_one_that_was_begun_is_told_when_it_is_gone_or_has_lost_its_beginning(co
         path.write_bytes(content)
         for read in (rows_after, Journal):
             with pytest.raises(DamagedJournalError, match=f"The journal {path} is damaged"):
-                read(tmp_path, 0, BLANK, begun=True)
+                read(tmp_path, 0, FIRST_LINK, begun=True)
         assert path.read_bytes() == content
     path.unlink()
     for read in (rows_after, Journal):
         with pytest.raises(DamagedJournalError, match=f"The journal {path} is gone: put it back from a copy"):
-            read(tmp_path, 0, BLANK, begun=True)
+            read(tmp_path, 0, FIRST_LINK, begun=True)
     assert not path.exists()
 
 
@@ -146,8 +146,8 @@ def test_one_that_was_not_begun_has_nothing_to_lose(tmp_path: Path) -> None:
     path, _ = written(tmp_path, [])
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    assert rows_after(tmp_path, 0, BLANK, begun=False) == []
-    Journal(tmp_path, 0, BLANK, begun=False)
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun=False) == []
+    Journal(tmp_path, 0, FIRST_LINK, begun=False)
     assert path.read_bytes() == whole
 
 
@@ -157,10 +157,10 @@ def test_one_of_an_earlier_version_goes_on_with_a_beginning(tmp_path: Path) -> N
     path, links = written(tmp_path, chosen)
     whole = path.read_bytes()
     path.write_bytes(whole[HEAD:-1])
-    assert rows_after(tmp_path, 0, BLANK, begun=None) == chosen[:2]
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun=None) == chosen[:2]
     for _ in range(2):  # its writer may be killed before it is written down
-        journal = Journal(tmp_path, 0, BLANK, begun=None)
-        assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen[:2]
+        journal = Journal(tmp_path, 0, FIRST_LINK, begun=None)
+        assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen[:2]
     journal.write(chosen, links)
     journal.close()
     assert path.read_bytes() == whole
@@ -175,7 +175,7 @@ def test_a_journal_of_another_run_is_told(tmp_path: Path) -> None:
 def test_what_is_yet_to_be_charged_again_goes_over_into_the_next_journal(tmp_path: Path) -> None:
     chosen = rows(4)
     _, links = written(tmp_path, chosen)
-    first = Journal(tmp_path, 0, BLANK, begun=True)
+    first = Journal(tmp_path, 0, FIRST_LINK, begun=True)
     first.write(chosen[:1], links[:1])
     second = first.following(1, links[0])
     assert second.path != first.path

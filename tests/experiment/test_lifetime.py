@@ -26,12 +26,13 @@ from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.method import Result
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.privacy.accounting.composition import merged
+from sordino.privacy.accounting.composition import merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
-from sordino.privacy.ledger import BLANK, Ledger, Row
-from sordino.privacy.release import Charge, Derived, Unit, sends
+from sordino.privacy.ledger import FIRST_LINK, Ledger, Row
+from sordino.privacy.release import Charge, Derived, sends
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.store import journal
 from sordino.store import store as stores
@@ -39,14 +40,14 @@ from sordino.store.spending import (
     OverRuns,
     Spent,
     _limit,
-    composed,
+    compose,
     over_runs,
     planned,
     planned_recipes,
     remove,
     sentence,
-    spent_by,
-    spent_in,
+    spending_of_ledger,
+    spending_of_run,
     sum_up,
     within,
 )
@@ -69,7 +70,7 @@ def record_level(*recipes: list[list[float]]) -> Spent:
     return {"unit": "record", "mu": [], "recipes": list(recipes)}
 
 
-def total(store: Path, unit: Unit = "client", delta: float = DELTA) -> Any:
+def total(store: Path, unit: Unit = Unit.CLIENT, delta: float = DELTA) -> Any:
     """What the people of the newest run have spent."""
     opened = Store(store)
     found = over_runs(opened, opened.all()[0].people, unit, delta)
@@ -80,34 +81,34 @@ def total(store: Path, unit: Unit = "client", delta: float = DELTA) -> Any:
 def test_four_runs_of_epsilon_eight_are_nineteen() -> None:
     """Gaussian mu adds up in squares: 2 mu(8, 1e-5) = 2 x 1.4867; its curve gives 19.1 at 1e-5."""
     once = mu_of(8, DELTA)
-    found = composed([client_level(once, 2 * once, 3 * once)] * 4, "client", DELTA)
+    found = compose([client_level(once, 2 * once, 3 * once)] * 4, Unit.CLIENT, DELTA)
     assert found["outsider"] == pytest.approx(19.1, abs=0.05)
     assert [found[view] for view in VIEWS] == pytest.approx([epsilon_of(2 * k * once, DELTA) for k in (1, 2, 3)])
-    assert composed([client_level(once, None, once), client_level(once, once, once)], "client", DELTA)["peer"] is None
-    assert composed([], "client", DELTA) == dict.fromkeys(VIEWS, 0)
+    assert compose([client_level(once, None, once), client_level(once, once, once)], Unit.CLIENT, DELTA)["peer"] is None
+    assert compose([], Unit.CLIENT, DELTA) == dict.fromkeys(VIEWS, 0)
 
 
 def test_what_is_known_at_one_delta_only_adds_up() -> None:
     """Two deployments of epsilon 1 and 2 come to 3 at the sum of their deltas, as their sites say; beside a run whose
     noise is known, that one is told at the delta that was asked for."""
     promises = [Row.of((0, 0, "local", "plan"), [0], Charge.promised([(epsilon, DELTA)])) for epsilon in (1.0, 2.0)]
-    deployed = [spent_by(Ledger(1, "record", [row])) for row in promises]
-    assert composed(deployed, "record", DELTA) == dict.fromkeys(VIEWS, 3.0)
+    deployed = [spending_of_ledger(Ledger(1, Unit.RECORD, [row])) for row in promises]
+    assert compose(deployed, Unit.RECORD, DELTA) == dict.fromkeys(VIEWS, 3.0)
     simulated = record_level([[1.0, 4.0, 1]])
-    assert composed([*deployed, simulated], "record", DELTA)["server"] == 3.0 + epsilon_of(0.25, DELTA)
+    assert compose([*deployed, simulated], Unit.RECORD, DELTA)["server"] == 3.0 + epsilon_of(0.25, DELTA)
     about: dict[str, Any] = {"people": "", "planned": None, "configuration": {}, "unit": "record"}
     rows = [mock.Mock(summary={"spent": one, "rounds_done": 1}, rounds=1, **about) for one in deployed]
-    found = over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA)
+    found = over_runs(mock.Mock(all=lambda: rows), "", Unit.RECORD, DELTA)
     assert (found["runs"], found["epsilon"]["server"], found["delta"]) == (2, 3.0, 2 * DELTA)
-    assert over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA, [simulated])["delta"] == 3 * DELTA
-    assert over_runs(mock.Mock(all=lambda: rows), "", "client", DELTA)["epsilon_within_deal"] == dict.fromkeys(VIEWS)
+    assert over_runs(mock.Mock(all=lambda: rows), "", Unit.RECORD, DELTA, [simulated])["delta"] == 3 * DELTA
+    assert over_runs(mock.Mock(all=lambda: rows), "", Unit.CLIENT, DELTA)["epsilon_within_deal"] == dict.fromkeys(VIEWS)
 
 
 def test_runs_that_protect_records_are_named_where_clients_are_told() -> None:
     runs = [client_level(1.0, 1.0, 1.0), *[record_level([[1.0, 4.0, 1]])] * 2]
     for one in runs:
         one["deal"] = "the same"
-    total: OverRuns = {**sum_up(runs, "client", DELTA), "limit": None, "limit_for": None}
+    total: OverRuns = {**sum_up(runs, Unit.CLIENT, DELTA), "limit": None, "limit_for": None}
     assert (total["unit"], total["epsilon"], total["unprotected"]) == ("client", dict.fromkeys(VIEWS), 2)
     told = sentence(total, "outsider")
     assert told is not None
@@ -134,7 +135,7 @@ def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
     """Two runs of one recipe are one of twice as many steps: less than twice the epsilon, more than one."""
     for seed in (0, 1):
         run(store=tmp_path, seed=seed, **RECORDS)
-    found = total(tmp_path, "record")
+    found = total(tmp_path, Unit.RECORD)
     rows = [row for one in Store(tmp_path).all() for row in Store(tmp_path).ledger(one.run)]
     rate, multiplier, steps = rows[0].histories()[0]
     assert found["runs"] == 2
@@ -142,40 +143,42 @@ def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
     by_hand = record_epsilon(((rate, multiplier, 4 * int(steps)),), DELTA)
     assert [found["epsilon"][view] for view in VIEWS] == pytest.approx([by_hand] * 3, rel=0.02)
     assert 2 < by_hand < 4
-    of_clients = total(tmp_path, "client")
+    of_clients = total(tmp_path, Unit.CLIENT)
     assert of_clients["epsilon_within_deal"] == dict.fromkeys(VIEWS), "no client as a whole was protected"
     assert of_clients["unit"] == "record", "two seeds deal the records in two ways"
 
 
 def test_recipes_add_up() -> None:
     recipes = [((0.1, 1.5, 10), (1.0, 3.0, 1)), ((0.1, 1.5, 5),), ((0.2, 1.5, 5),)]
-    assert merged(recipes) == ((0.1, 1.5, 15), (0.2, 1.5, 5), (1.0, 3.0, 1))
-    of_two = composed([record_level([[1, 2, 1]]), record_level([[1, 9, 1]], [[1, 2, 1]])], "record", DELTA)
+    assert merge_recipes(recipes) == ((0.1, 1.5, 15), (0.2, 1.5, 5), (1.0, 3.0, 1))
+    of_two = compose([record_level([[1, 2, 1]]), record_level([[1, 9, 1]], [[1, 2, 1]])], Unit.RECORD, DELTA)
     assert of_two["server"] == pytest.approx(epsilon_of(math.sqrt(2) / 2, DELTA))
-    assert composed([record_level([[1, 0, 1]]), record_level([[1, 2, 1]])], "record", DELTA)["server"] is None
+    assert compose([record_level([[1, 0, 1]]), record_level([[1, 2, 1]])], Unit.RECORD, DELTA)["server"] is None
 
 
 def test_each_observer_has_a_sum_of_its_own() -> None:
     """Whole clients' noise as this observer meets it, at twice their mu, and records' own noise, which all meet."""
     steps: list[list[float]] = [[0.1, 1.5, 10]]
-    found = composed([client_level(0.5, 1.0, 4.0), record_level(steps)], "record", DELTA)
+    found = compose([client_level(0.5, 1.0, 4.0), record_level(steps)], Unit.RECORD, DELTA)
     by_hand = [record_epsilon(((0.1, 1.5, 10), (1.0, 1 / (2 * mu), 1)), DELTA) for mu in (0.5, 1.0, 4.0)]
     assert [found[view] for view in VIEWS] == by_hand
     assert by_hand[0] < by_hand[1] < by_hand[2]
-    found = composed([client_level(0.0, 0.5, None), record_level(steps)], "record", DELTA)
+    found = compose([client_level(0.0, 0.5, None), record_level(steps)], Unit.RECORD, DELTA)
     assert found["outsider"] == record_epsilon(((0.1, 1.5, 10),), DELTA)
     assert found["peer"] == by_hand[0]
     assert found["server"] is None
-    found = composed([client_level(0.5, 1.0, 4.0), record_level(steps)], "client", DELTA)
+    found = compose([client_level(0.5, 1.0, 4.0), record_level(steps)], Unit.CLIENT, DELTA)
     assert found == dict.fromkeys(VIEWS), "noise for records protects no whole client"
 
 
 def test_many_possibilities_in_each_run() -> None:
     """Nine recipes of about the same cost in two runs: 81 combinations, whose epsilons are far below their sum."""
     runs = [record_level(*([[0.1 * part, 1.5 * part, 100]] for part in range(1, 10))) for _ in range(2)]
-    found = composed(runs, "record", DELTA)["server"]
+    found = compose(runs, Unit.RECORD, DELTA)["server"]
     recipes = [((0.1 * part, 1.5 * part, 100),) for part in range(1, 10)]
-    dearest = max(record_epsilon(merged(pair), DELTA) for pair in itertools.combinations_with_replacement(recipes, 2))
+    dearest = max(
+        record_epsilon(merge_recipes(pair), DELTA) for pair in itertools.combinations_with_replacement(recipes, 2)
+    )
     assert found is not None
     assert dearest * (1 - 1e-3) <= found <= dearest * 1.01
     assert found < 0.8 * 2 * max(record_epsilon(recipe, DELTA / 2) for recipe in recipes)
@@ -203,12 +206,12 @@ def test_records_pay_for_what_was_released_of_whole_clients(tmp_path: Path) -> N
     mu = run(store=tmp_path, **KEYS)["spent"]["mu"][VIEWS.index("server")]
     assert mu is not None
     of_clients = record_epsilon(((1.0, 1 / (2 * mu), 1),), DELTA)
-    assert total(tmp_path, "record")["epsilon"]["server"] == pytest.approx(of_clients)
+    assert total(tmp_path, Unit.RECORD)["epsilon"]["server"] == pytest.approx(of_clients)
     run(store=tmp_path, **RECORDS)
-    both = total(tmp_path, "record")
+    both = total(tmp_path, Unit.RECORD)
     assert both["runs"] == 2
     assert of_clients < both["epsilon"]["server"] <= of_clients + 2.1
-    assert total(tmp_path, "client")["epsilon"] == dict.fromkeys(VIEWS), "a run for records protects no whole client"
+    assert total(tmp_path, Unit.CLIENT)["epsilon"] == dict.fromkeys(VIEWS), "a run for records protects no whole client"
 
 
 def test_a_bare_run_makes_the_sum_infinite(tmp_path: Path) -> None:
@@ -264,11 +267,11 @@ def test_what_a_killed_run_was_about_to_ask_counts(tmp_path: Path) -> None:
 def test_what_the_records_of_a_stopped_run_have_spent_counts(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         run(store=tmp_path, watch=stop_after(1), **RECORDS)
-    stopped = total(tmp_path, "record")["epsilon"]["server"]
+    stopped = total(tmp_path, Unit.RECORD)["epsilon"]["server"]
     assert 1.9 < stopped <= 2
     (row,) = Store(tmp_path).all()
     assert command("resume", row.run, "--store", tmp_path, "--json").code == 0
-    assert total(tmp_path, "record")["epsilon"]["server"] == pytest.approx(stopped)
+    assert total(tmp_path, Unit.RECORD)["epsilon"]["server"] == pytest.approx(stopped)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +289,7 @@ def test_what_is_planned_is_what_is_spent(keys: dict[str, Any], tmp_path: Path) 
     result = run(store=tmp_path, **keys)
     assert planned(prepared)["mu"] == pytest.approx(result["spent"]["mu"])
     ledger = Ledger(8, rows=Store(tmp_path).ledger(result["run"]))
-    assert json.loads(json.dumps({**spent_by(ledger), "deal": prepared.data.deal})) == result["spent"]
+    assert json.loads(json.dumps({**spending_of_ledger(ledger), "deal": prepared.data.deal})) == result["spent"]
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg-record", "adadp-cfl"])
@@ -294,7 +297,7 @@ def test_what_is_planned_of_records_is_what_is_spent(method: str, tmp_path: Path
     keys = RECORDS | {"method": method, "noise_multiplier": 1.5, "epsilon": None}
     prepared = prepare(Experiment.make(keys, {"store": tmp_path}))
     result = run(store=tmp_path, **keys)
-    before, after = (composed([one], "record", DELTA)["server"] for one in (planned(prepared), result["spent"]))
+    before, after = (compose([one], Unit.RECORD, DELTA)["server"] for one in (planned(prepared), result["spent"]))
     assert before == pytest.approx(after, rel=1e-6)
 
 
@@ -391,19 +394,21 @@ def test_a_run_that_is_under_way_counts_with_all_that_it_will_spend(tmp_path: Pa
 
 def test_a_run_that_has_charged_nothing_yet_counts_as_planned_while_it_is_under_way(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    name = store.create("run", NewRun("dp-fedavg", {}, "identity", "people", "client", 1, client_level(1.0, 1.0, 2.0)))
+    name = store.create(
+        "run", NewRun("dp-fedavg", {}, "identity", "people", Unit.CLIENT, 1, client_level(1.0, 1.0, 2.0))
+    )
     store.begin(name)
-    journal.Journal(store.path(name), 0, BLANK, None).close()
-    assert over_runs(store, "people", "client", DELTA)["runs"] == 0
+    journal.Journal(store.path(name), 0, FIRST_LINK, None).close()
+    assert over_runs(store, "people", Unit.CLIENT, DELTA)["runs"] == 0
     with store.lock(name):
-        assert over_runs(store, "people", "client", DELTA)["epsilon"]["server"] == epsilon_of(2.0, DELTA)
+        assert over_runs(store, "people", Unit.CLIENT, DELTA)["epsilon"]["server"] == epsilon_of(2.0, DELTA)
 
 
 def test_what_an_earlier_version_wrote_down_of_an_early_end_is_raised_to_the_plan(tmp_path: Path) -> None:
     """It kept no turns, and what had been charged by then."""
     spent, most = client_level(0.5, 0.5, 0.5), client_level(1.0, 1.0, 1.0)
     store = Store(tmp_path)
-    store.create("run", NewRun("dp-fedavg", {}, "identity", "people", "client", 6, most))
+    store.create("run", NewRun("dp-fedavg", {}, "identity", "people", Unit.CLIENT, 6, most))
     for summary, mu in (
         ({"rounds_done": 3, "spent": spent}, 1.0),
         ({"removed": True, "spent": spent}, 1.0),
@@ -412,7 +417,7 @@ def test_what_an_earlier_version_wrote_down_of_an_early_end_is_raised_to_the_pla
         ({"removed": True, "spent": client_level(0.0, 0.0, 0.0)}, 0.0),
     ):
         store.advance("run-1", 3, KeptFile("", ""), 0.0, Progress([], [], []), summary, KeptFile("", ""))
-        assert spent_in(store.get("run-1"), store)["mu"] == [mu] * 3
+        assert spending_of_run(store.get("run-1"), store)["mu"] == [mu] * 3
 
 
 def test_one_limit_must_have_held_for_all_runs() -> None:
@@ -441,7 +446,7 @@ def test_what_was_spent_on_some_of_these_people_counts(tmp_path: Path) -> None:
     store.begin("run-1")
     shutil.rmtree(tmp_path / "runs" / "run-1")  # how far it came is not known
     for people, runs in ((known, 1), (others, 1), (f"digest-c {sketch([b'stranger'])}", 0), ("digest-d", 0)):
-        assert over_runs(store, people, "client", DELTA)["runs"] == runs
+        assert over_runs(store, people, Unit.CLIENT, DELTA)["runs"] == runs
 
 
 def test_a_stopped_run_whose_files_are_gone_has_spent_all_that_it_was_going_to(tmp_path: Path) -> None:

@@ -20,12 +20,13 @@ from sordino.errors import UserError
 from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
+from sordino.privacy.unit import Unit
 from sordino.store import checkpoint, journal, ledger_rows
 from sordino.store.database import Database
 from sordino.store.journal import MARK, Journal
 from sordino.store.ledger_rows import Account
-from sordino.store.spending import over_runs, remove, spent_in
+from sordino.store.spending import over_runs, remove, spending_of_run
 from sordino.store.store import JOURNAL, PLANNED, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,7 +46,7 @@ def cost(rounds: int) -> Any:
 def spent(store: Path) -> float | None:
     """The epsilon of all runs of a store."""
     opened = Store(store)
-    return over_runs(opened, opened.all()[0].people, "client", DELTA)["epsilon"]["outsider"]
+    return over_runs(opened, opened.all()[0].people, Unit.CLIENT, DELTA)["epsilon"]["outsider"]
 
 
 def charged_rounds(store: Path) -> int:
@@ -210,7 +211,7 @@ def as_an_earlier_version_left_it(store: Path, without: Collection[str] = (JOURN
             database.seal(row["run"])
     database.close()
     for path in journals(store):
-        path.write_bytes(path.read_bytes()[len(journal._head(path, BLANK)) :])
+        path.write_bytes(path.read_bytes()[len(journal._head(path, FIRST_LINK)) :])
 
 
 def test_runs_of_an_earlier_version_are_read_as_they_were(tmp_path: Path) -> None:
@@ -285,7 +286,7 @@ def test_who_looks_while_a_run_goes_on_is_told_of_no_loss(
     store = Store(tmp_path / "store")
     row = replace(store.get(name), planned=None)  # one that lost its journal has no bound
     monkeypatch.setattr(ledger_rows, "rows_after", meanwhile)
-    assert spent_in(row, store)["mu"][0] == pytest.approx(math.sqrt(ROUNDS) / 2)
+    assert spending_of_run(row, store)["mu"][0] == pytest.approx(math.sqrt(ROUNDS) / 2)
 
 
 def test_a_stopped_run_whose_rest_went_to_others_is_told_what_helps(tmp_path: Path) -> None:
@@ -297,9 +298,9 @@ def test_a_stopped_run_whose_rest_went_to_others_is_told_what_helps(tmp_path: Pa
     run(store=tmp_path, **KEYS)
     assert refused("resume", first.run, "--store", tmp_path) == (
         f"This run and 1 beside it on these people in {tmp_path} would come to an epsilon of 8.39 for the outsider, "
-        f"above the {limit:g} of budget_over_runs: others count for more now than when it was let in. `sordino "
-        "resume` takes a larger limit with --budget-over-runs; removing runs gives nothing back, and starting anew "
-        "pays again."
+        f"above the {limit:g} of budget_over_runs: other runs have since used the budget reserved for this run. "
+        "`sordino resume` takes a larger limit with --budget-over-runs; removing runs gives nothing back, and starting "
+        "anew pays again."
     )
     assert "above the 8.3 of" in refused("resume", first.run, "--store", tmp_path, "--budget-over-runs=8.3")
     raised = command("resume", first.run, "--store", tmp_path, "--budget-over-runs=8.4", "--json")

@@ -19,11 +19,11 @@ from sordino.experiment import run as running
 from sordino.experiment.identity import describe_machine
 from sordino.federation import server
 from sordino.federation.rounds import RoundReport
-from sordino.privacy.ledger import divided
+from sordino.privacy.ledger import split_attempt
 from sordino.privacy.noise import Seeded
 from sordino.store import journal
 from sordino.store.journal import DamagedJournalError, Journal, rows_after
-from sordino.store.spending import spent_in
+from sordino.store.spending import spending_of_run
 from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -85,7 +85,7 @@ def stopped(store: Path, after: int, name: str | None = None, keys: dict[str, An
 
 
 def places(store: Path, name: str) -> Places:
-    return [divided(row.question) for row in Store(store).ledger(name)]
+    return [split_attempt(row.question) for row in Store(store).ledger(name)]
 
 
 def asked(questions: Sequence[int], attempt: int = 0) -> Places:
@@ -232,7 +232,7 @@ def test_a_run_stopped_on_another_machine_counts_as_planned_and_what_was_asked_a
     assert row.planned is not None
     most, counted = (
         max(sum(part[2] for part in recipe) for recipe in spent["recipes"])
-        for spent in (row.planned, spent_in(row, store))
+        for spent in (row.planned, spending_of_run(row, store))
     )
     assert counted > most
 

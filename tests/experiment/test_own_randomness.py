@@ -36,13 +36,13 @@ from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.ledger import divided
+from sordino.privacy.ledger import split_attempt
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import sends
 from sordino.store import journal
 from sordino.store.journal import rows_after
-from sordino.store.run_files import RunBooks
-from sordino.store.spending import spent_in
+from sordino.store.run_files import RunFiles
+from sordino.store.spending import spending_of_run
 from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -296,7 +296,7 @@ def no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def numbers(store: Path, name: str) -> list[tuple[int, int]]:
     """Each row's question, and how often it had been asked before."""
-    return [divided(row.question) for row in Store(store).ledger(name)]
+    return [split_attempt(row.question) for row in Store(store).ledger(name)]
 
 
 @pytest.mark.parametrize("method", ["Restless", "Grasping", "Clinging"])
@@ -357,14 +357,14 @@ def test_answers_yet_to_be_repeated_are_known_beyond_a_checkpoint(
 ) -> None:
     """Four rounds were answered; a resumption repeats and saves two of them, the next one comes to other values."""
     name = stopped(tmp_path, 4, **of("Steady", rounds=ROUNDS))
-    original = RunBooks.answered
+    original = RunFiles.answered
 
-    def dying(self: RunBooks, question: int, drawn: int) -> None:
+    def dying(self: RunFiles, question: int, drawn: int) -> None:
         original(self, question, drawn) if question < 2 else 1 / 0
 
     with monkeypatch.context() as dies:
         dies.setattr(server, "SAVE_SECONDS", 0)
-        dies.setattr(RunBooks, "answered", dying)
+        dies.setattr(RunFiles, "answered", dying)
         with pytest.raises(ZeroDivisionError):
             resume(name, tmp_path)
     assert Store(tmp_path).get(name).rounds_done == 2
@@ -375,7 +375,7 @@ def test_answers_yet_to_be_repeated_are_known_beyond_a_checkpoint(
 
 def test_an_answer_that_nobody_has_seen_is_not_charged_again(tmp_path: Path) -> None:
     """Killed when the third question was charged, and when its answer was there but not yet written down."""
-    for place, moment in enumerate([(RunBooks, "charge", 3, "after"), (RunBooks, "answered", 3, "before")]):
+    for place, moment in enumerate([(RunFiles, "charge", 3, "after"), (RunFiles, "answered", 3, "before")]):
         store = tmp_path / str(place)
 
         def victim(store: Path = store, moment: tuple[Any, str, int, str] = moment) -> None:
@@ -391,7 +391,7 @@ def test_an_answer_that_nobody_has_seen_is_not_charged_again(tmp_path: Path) -> 
 
 
 def test_an_answer_is_written_down_before_the_script_sees_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(RunBooks, "note", lambda *_: 1 / 0)
+    monkeypatch.setattr(RunFiles, "note", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(store=tmp_path, **of("Steady"))
     (path,) = (tmp_path / "runs").glob("*/ledger-*")
@@ -423,11 +423,11 @@ def test_a_resumed_run_at_record_level_repeats_its_coins_and_draws_other_ones_fo
     replayed = [(purpose, fall) for purpose, fall in coins if purpose in first]
     assert replayed
     assert all(first[purpose] == fall for purpose, fall in replayed)
-    assert {divided(purpose[0])[0] for purpose, _ in replayed} == {0}, "it was given up at the first question"
+    assert {split_attempt(purpose[0])[0] for purpose, _ in replayed} == {0}, "it was given up at the first question"
     anew = [(purpose, fall) for purpose, fall in coins if purpose not in first]
     before = falls(first.items())
     assert correlation(before, falls(anew)[: len(before)]) < 6 / math.sqrt(len(before))
-    assert {divided(purpose[0]) for purpose, _ in anew} == {(0, 1), (1, 1), (2, 1), (3, 0)}
+    assert {split_attempt(purpose[0]) for purpose, _ in anew} == {(0, 1), (1, 1), (2, 1), (3, 0)}
     assert numbers(tmp_path, name) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0)]
     whole = run(store=tmp_path / "whole", **keys)
     assert result["epsilon"]["server"] > 1.2 * whole["epsilon"]["server"]
@@ -454,7 +454,7 @@ def test_a_stopped_run_counts_as_planned_and_its_later_attempts(tmp_path: Path) 
     assert row.planned is not None
     most, counted = (
         max(sum(part[2] for part in recipe) for recipe in spent["recipes"])
-        for spent in (row.planned, spent_in(row, store))
+        for spent in (row.planned, spending_of_run(row, store))
     )
     assert counted >= most * 6 / 4  # two of four rounds once more, by whichever client's rate
 

@@ -19,7 +19,7 @@ from sordino.data import Dataset, FederatedData, federate
 from sordino.data.own import Reading
 from sordino.data.partition import deal
 from sordino.data.selection import PublicChoice, fewer, set_aside
-from sordino.deploy.site.data import as_declared, read_records
+from sordino.deploy.site.data import encode_records, read_records
 from sordino.deploy.site.rules import Rules
 from sordino.deploy.site.session import Session
 from sordino.deploy.terms import terms_of
@@ -27,7 +27,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.privacy.gradients import PrivateRecords
 from sordino.testing.case import OneRound
-from sordino.testing.records import Passage, observed_gradients
+from sordino.testing.records import Passage, observe_gradients
 
 CLIENTS, EACH, FEATURES, CLASSES, PLACE = 5, 40, 6, 3, 87
 NOTHING = float("nan")
@@ -92,7 +92,7 @@ def of_a_round(prepared: Prepared, folder: Path, rounds: int = 1) -> tuple[list[
         aside.append(validation.clone())
         original(self, x, y, validation, *rest)
 
-    with observed_gradients() as seen, mock.patch.object(PrivateRecords, "__init__", noting):
+    with observe_gradients() as seen, mock.patch.object(PrivateRecords, "__init__", noting):
         OneRound(prepared, folder, rounds=rounds)
     return seen, aside
 
@@ -150,7 +150,7 @@ def a_site(folder: Path, kind: str, contents: float | None) -> FederatedData:
     limits = {**SITE_LIMITS, "unit": "record"}
     rules = Rules(name="s0", data=Path(f"records.{kind}"), label=None if kind == "npz" else "label", **limits)
     terms = terms_of(Experiment.make(given))
-    data = as_declared(read_records(folder, rules), terms, rules, b"secret")
+    data = encode_records(read_records(folder, rules), terms, rules, b"secret")
     session = Session.of("run", terms, 0, bytes(32), data, b"secret")
     plan = vars(session.gate.allowance.of_records)
     return dataclasses.replace(data, notes=[repr({name: plan[name].tolist() for name in plan})])

@@ -86,7 +86,7 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "after the transaction": (Store, "advance", 3, "after"),
     "when old files are removed": (checkpoint, "remove_leftovers", 1 + 3, "after"),
     "when the models are half there": (checkpoint, "keep_file", ROUNDS, "before"),
-    "when the models are written": (running, "_save_models", 1, "after"),
+    "when the models are written": (running._Session, "_save_models", 1, "after"),
     "before the last transaction": (Store, "advance", ROUNDS, "before"),
     "after the last transaction": (Store, "advance", ROUNDS, "after"),
 }
@@ -146,7 +146,7 @@ BLENDED: dict[str, Any] = {"rounds": 3, "clients": 4, "partition": "iid", "worke
 BLENDED |= {"personal": "blend", "evaluate_every": 3, "set": {"epochs": 1, "batch": 64}}
 LAST_SAVE: dict[str, tuple[Any, str, int, str]] = {
     "before a piece of the blends": (Store, "advance", 1, "after"),
-    "when the models are written": (running, "_save_models", 1, "after"),
+    "when the models are written": (running._Session, "_save_models", 1, "after"),
     "before the last checkpoint": (Memory, "commit", 2, "after"),
     "before the last transaction": (Store, "advance", 2, "before"),
     "within the last transaction": (Database, "seal", 4, "before"),

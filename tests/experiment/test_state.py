@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import UserError
-from sordino.store.checkpoint import check_keepable, decoded, encoded
+from sordino.store.checkpoint import check_keepable, decode, encode
 
 
 def back(state: dict[str, Any]) -> dict[str, Any]:
-    return decoded(*encoded(state))
+    return decode(*encode(state))
 
 
 def same(one: Any, other: Any) -> bool:

@@ -23,6 +23,7 @@ from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Charge, Number, Update, sends
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.report.statement import statement_of
 from sordino.store.ledger_rows import Account
@@ -264,7 +265,7 @@ def test_records_of_a_run_that_ended_early_pay_the_plan(tmp_path: Path) -> None:
     for figure in ("epsilon", "epsilon_clients", "attack_accuracy"):
         assert result[figure] == pytest.approx(complete[figure])
     assert result["epsilon_replace_one"] == pytest.approx(complete["epsilon_replace_one"])
-    one, other = (sum_up([found["spent"]], "record", DELTA)["epsilon"]["server"] for found in (result, complete))
+    one, other = (sum_up([found["spent"]], Unit.RECORD, DELTA)["epsilon"]["server"] for found in (result, complete))
     assert one == pytest.approx(other)
 
 
@@ -317,7 +318,7 @@ def test_without_a_plan_records_are_taken_to_go_on_as_they_did() -> None:
         Row.of((n, n, "local", "model"), who, Charge.of_records("training", [(0.1, 1.5, 5)] * len(who), 0))
         for n, who in enumerate(([0, 1], [0], [1]))
     ]
-    found = Ledger(2, "record", rows).completed(6, 6)
+    found = Ledger(2, Unit.RECORD, rows).completed(6, 6)
     assert found.recipes() == {((0.1, 1.5, 30),)}
 
 
@@ -330,7 +331,7 @@ def test_a_stopped_run_that_read_single_messages_counts_with_the_server_s_plan(t
     with pytest.raises(ZeroDivisionError):
         run(store=tmp_path, watch=watch, **(KEYS | {"method": own(Exposing)}))
     store = Store(tmp_path)
-    found = over_runs(store, store.all()[0].people, "client", DELTA)["epsilon"]
+    found = over_runs(store, store.all()[0].people, Unit.CLIENT, DELTA)["epsilon"]
     assert found == pytest.approx(dict.fromkeys(VIEWS, epsilon_of(math.sqrt(8) * MU, DELTA)))
 
 

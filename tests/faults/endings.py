@@ -75,7 +75,7 @@ class Deployment:
 
     def session(self, folder: Path) -> dict[str, Any]:
         """Run it in a copy at `folder`, or take it up where it is under way; what is left of it."""
-        from sordino.deploy.protocol.carrier import Direct
+        from sordino.deploy.protocol.carrier import InProcessCarrier
         from sordino.deploy.protocol.roster import Member
         from sordino.deploy.server.coordinator import resume, start
         from sordino.deploy.server.trips import Deadlines
@@ -91,7 +91,7 @@ class Deployment:
             opened = [Site.open(folder / "sites" / one.name) for one in members]
             for site in opened:
                 held.callback(site.close)
-            carrier, runs = Direct(opened), store.all()
+            carrier, runs = InProcessCarrier(opened), store.all()
             try:
                 summary = resume(runs[0].run, carrier, store, deadlines=quick) if runs else None
             except UserError as error:

@@ -29,8 +29,8 @@ from sordino.flower import carrier as carriers
 from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import HEADER, Link, free_port
-from sordino.flower.messages import Headed, enclosed, get_object_tree, no_object_id_recompute
-from sordino.flower.node import Connection, LostError, RefusedError, Server, take_part
+from sordino.flower.messages import HeaderInterceptor, get_object_tree, no_object_id_recompute, wrap
+from sordino.flower.node import Connection, ConnectionLostError, NotAdmittedError, ServerAddress, take_part
 
 FOREIGN = b"""[project]
 name = "foreign"
@@ -50,7 +50,7 @@ class Echo:
     """A site in a thread of this process."""
 
     folder: Path
-    server: Server
+    server: ServerAddress
     answer: Callable[[bytes], bytes] = bytes
     said: list[str] = field(default_factory=list)
 
@@ -70,7 +70,7 @@ class Echo:
         self.thread.join()
 
 
-LARGEST = 60_000_000
+MAX_REQUEST_BYTES = 60_000_000
 """Bytes of a request that the SuperLink of these tests reads."""
 
 
@@ -80,7 +80,7 @@ class Post:
 
     carrier: FlowerCarrier
     link: Link
-    server: Server
+    server: ServerAddress
     folders: list[Path]
 
 
@@ -88,17 +88,22 @@ class Post:
 def post(tmp_path_factory) -> Iterator[Post]:
     place = tmp_path_factory.mktemp("post")
     folder = place / "server"
-    serving.init(folder, ["localhost"])
+    serving.create_server(folder, ["localhost"])
     folders = [place / f"site{number}" for number in range(3)]
     for one in folders:
         one.mkdir()
     node_keys = [keys.make_node_key(one) for one in folders]
-    with Link(folder, "127.0.0.1", free_port(), folder, LARGEST).running() as link:
+    link = Link(folder, "127.0.0.1", free_port(), folder, MAX_REQUEST_BYTES)
+    try:
+        link.start()
+        link.wait()
         carrier = FlowerCarrier(link, node_keys)
         try:
-            yield Post(carrier, link, Server(link.address, folder / keys.AUTHORITY), folders)
+            yield Post(carrier, link, ServerAddress(link.address, folder / keys.AUTHORITY), folders)
         finally:
             carrier.close()
+    finally:
+        link.stop()
 
 
 @pytest.fixture
@@ -173,7 +178,7 @@ def test_a_site_that_died_over_its_message_and_was_back_unnoticed_is_asked_again
             back.set()
             return b"back " + content
         taken.set()
-        raise LostError
+        raise ConnectionLostError
 
     def unnoticed(carrier: FlowerCarrier, trip: Any) -> Any:
         time.sleep(0 if back.wait(0) else 0.5 * taken.wait(30))
@@ -228,7 +233,7 @@ def test_a_site_that_does_not_finish_its_answer_fails_alone(post, sites):
         message = None
         while message is None:
             message = connection.receive()
-        reply = Message(enclosed(b"never"), reply_to=message)
+        reply = Message(wrap(b"never"), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with no_object_id_recompute():
             connection._client.PushMessages(
@@ -265,25 +270,25 @@ def test_a_site_that_stays_away_is_given_up(post, sites, monkeypatch):
 def test_a_site_unknown_to_the_server_is_refused_with_a_sentence(post, tmp_path, monkeypatch):
     monkeypatch.setattr("sordino.flower.node.REFUSED_SECONDS", 1.0)
     keys.make_node_key(tmp_path)
-    with pytest.raises(RefusedError, match="serve add"):
+    with pytest.raises(NotAdmittedError, match="serve add"):
         take_part(bytes, post.server, tmp_path, lambda sentence: None)
 
 
 def test_another_authority_is_refused_with_a_sentence(post, tmp_path):
-    serving.init(tmp_path / "other", ["localhost"])
+    serving.create_server(tmp_path / "other", ["localhost"])
     keys.make_node_key(tmp_path)
-    with pytest.raises(RefusedError, match=r"not vouched for.*ca\.pem"):
-        take_part(bytes, Server(post.server.address, tmp_path / "other" / keys.AUTHORITY), tmp_path, print)
+    with pytest.raises(NotAdmittedError, match=r"not vouched for.*ca\.pem"):
+        take_part(bytes, ServerAddress(post.server.address, tmp_path / "other" / keys.AUTHORITY), tmp_path, print)
 
 
-def control(post: Post, *interceptors: Headed) -> ControlHttpClient:
+def control(post: Post, *interceptors: HeaderInterceptor) -> ControlHttpClient:
     return ControlHttpClient(f"https://{post.link.address}", interceptors=interceptors, verify=post.link.trust)
 
 
 def test_strangers_reach_nothing_but_the_fleet(post):
     app, _ = build_fab_from_files({"pyproject.toml": FOREIGN})
     for headers in ({}, {HEADER: "0" * 64}):
-        client = control(post, Headed(headers))
+        client = control(post, HeaderInterceptor(headers))
         for call, request in (
             (client.StartRun, StartRunRequest(fab=Fab(content=app))),
             (client.StopRun, StopRunRequest(run_id=1)),
@@ -301,7 +306,7 @@ def test_strangers_reach_nothing_but_the_fleet(post):
 def test_an_app_of_somebody_else_runs_nowhere(post, sites):
     """Even one that bears the operator's secret: no process takes it on, and sites do not look into it."""
     app, _ = build_fab_from_files({"pyproject.toml": FOREIGN})
-    client = control(post, Headed({HEADER: post.link.secret}))
+    client = control(post, HeaderInterceptor({HEADER: post.link.secret}))
     run = client.StartRun(StartRunRequest(fab=Fab(content=app))).run_id
     assert run
     time.sleep(1.0)
@@ -311,18 +316,18 @@ def test_an_app_of_somebody_else_runs_nowhere(post, sites):
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(post):
-    again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder, LARGEST)
-    with pytest.raises(UserError, match="cannot be listened at"):
+    again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder, MAX_REQUEST_BYTES)
+    with pytest.raises(UserError, match="cannot listen at"):
         again.start()
 
 
 def test_a_superlink_that_died_is_told_in_a_sentence(tmp_path):
-    serving.init(tmp_path, ["localhost"])
-    link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path, LARGEST)
+    serving.create_server(tmp_path, ["localhost"])
+    link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path, MAX_REQUEST_BYTES)
     link.start()
     assert link._process is not None
     link._process.kill()
-    with pytest.raises(UserError, match=r"The SuperLink has ended; why is in .*link\.log"):
+    with pytest.raises(UserError, match=r"The SuperLink has ended; its log .*link\.log says why"):
         link.wait()
     link.stop()
 
@@ -343,4 +348,4 @@ def test_a_body_that_does_not_end_is_refused_and_takes_no_memory(post):
             endless = (bytes(2**20) for _ in range(1024))
             assert client.post(where, content=endless, headers=headers).status_code == 413
         assert client.get(f"https://{post.link.address}/health").status_code == 200
-    assert most_memory() - before < 4 * LARGEST
+    assert most_memory() - before < 4 * MAX_REQUEST_BYTES

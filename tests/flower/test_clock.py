@@ -8,7 +8,7 @@ import email.utils
 import httpx
 import pytest
 
-from sordino.flower.node import _clock
+from sordino.flower.node import _explain_clock_skew
 
 
 def refused(seconds: float, status: int = httpx.codes.UNAUTHORIZED) -> httpx.HTTPStatusError:
@@ -21,7 +21,7 @@ def refused(seconds: float, status: int = httpx.codes.UNAUTHORIZED) -> httpx.HTT
 
 @pytest.mark.parametrize(("seconds", "side"), [(100, "ahead of"), (-400, "behind"), (-86400, "behind")])
 def test_a_wrong_clock_is_told(seconds: float, side: str) -> None:
-    sentence = _clock(refused(seconds))
+    sentence = _explain_clock_skew(refused(seconds))
     assert sentence is not None
     assert side in sentence
     assert "NTP" in sentence
@@ -29,5 +29,5 @@ def test_a_wrong_clock_is_told(seconds: float, side: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "status"), [(0, httpx.codes.UNAUTHORIZED), (100, httpx.codes.FORBIDDEN)])
 def test_other_refusals_are_not_the_clock_s(seconds: float, status: int) -> None:
-    assert _clock(refused(seconds, status)) is None
-    assert _clock(ValueError("another")) is None
+    assert _explain_clock_skew(refused(seconds, status)) is None
+    assert _explain_clock_skew(ValueError("another")) is None

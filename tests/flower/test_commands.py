@@ -11,11 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from sordino import cli
-from sordino.deploy.protocol.roster import Member, written_roster
+from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.deploy.server.journal import FILE as JOURNAL
-from sordino.deploy.server.journal import Journal
+from sordino.deploy.server.journal import DeploymentJournal
 from sordino.errors import UserError
 from sordino.flower import keys, trial
+from sordino.privacy.unit import Unit
 from sordino.store.store import NewRun, Store
 
 EXPERIMENT = 'method = "{method}"\ndata = "digits"\nmodel = "logistic"\nrounds = 2\nepsilon = 8\ndelta = 1e-5\n'
@@ -165,7 +166,7 @@ def test_a_server_and_its_sites_are_made(sordino, tmp_path):
 
 
 def test_a_certificate_is_renewed_by_a_command(sordino):
-    assert "There is no authority in server" in refusal(sordino("serve", "renew"))
+    assert "server has no ca.key" in refusal(sordino("serve", "renew"))
     sordino("serve", "init", "--host", "fl.example.org")
     before = Path("server/server.pem").read_bytes()
     code, out, _ = sordino("serve", "renew", "--host", "new.example.org")
@@ -174,7 +175,7 @@ def test_a_certificate_is_renewed_by_a_command(sordino):
     assert Path("server/server.pem").read_bytes() != before
     code, out, _ = sordino("serve", "renew", "--json")
     assert (code, json.loads(out)["hosts"]) == (0, [])
-    assert "neither a host's name nor an address" in refusal(sordino("serve", "renew", "--host", "a b"))
+    assert "neither a host name nor an IP address" in refusal(sordino("serve", "renew", "--host", "a b"))
 
 
 def test_mistakes_of_a_site_are_told_in_a_sentence(sordino, tmp_path):
@@ -194,7 +195,7 @@ def test_mistakes_of_a_site_are_told_in_a_sentence(sordino, tmp_path):
     )
     assert not Path("a").exists()
     for host in ("two words", "", "a-", "http://a", "a/b", "a:1"):
-        assert "neither a host's name" in refusal(sordino("serve", "init", "--host", host, "--folder", "other"))
+        assert "neither a host name" in refusal(sordino("serve", "init", "--host", host, "--folder", "other"))
     sordino("site", "init", "--name", "a", "--data", data, "--label", "outcome")
     assert "ca.pem" in refusal(sordino("join", "a", *server, "--ca", "none.pem"))
     assert "no certificate in PEM" in refusal(sordino("join", "a", *server, "--ca", "a/a.pub"))
@@ -244,17 +245,17 @@ def test_help_of_the_server_lists_the_options_of_serving_and_its_commands(sordin
 def stopped(tmp_path, monkeypatch):
     """A trial of two sites whose run was stopped after it began; the folders of sites that are started anew."""
     store = Store(tmp_path)
-    name = store.create("dp-fedavg-deployed", NewRun("dp-fedavg", {}, "identity", "people", "client", 2))
+    name = store.create("dp-fedavg-deployed", NewRun("dp-fedavg", {}, "identity", "people", Unit.CLIENT, 2))
     where = tmp_path / trial.TRIALS / "1"
     members = [Member(f"site-{number}", bytes([number] * 32)) for number in range(2)]
     for member in members:
         (where / member.name).mkdir(parents=True)
         (where / member.name / "site.toml").touch()
-    (where / trial.ROSTER).write_text(written_roster(members))
-    with contextlib.closing(Journal(store.path(name))) as journal:
-        journal.decide("roster", [[one.name, one.identity.hex()] for one in members])
-        journal.decide("run", name)
-    monkeypatch.setattr(trial, "household", lambda _, folders, largest: contextlib.nullcontext(folders))
+    (where / trial.ROSTER).write_text(roster_toml(members))
+    with contextlib.closing(DeploymentJournal(store.path(name))) as journal:
+        journal.set_fact("roster", [[one.name, one.identity.hex()] for one in members])
+        journal.set_fact("run", name)
+    monkeypatch.setattr(trial, "run_processes", lambda _, folders, largest: contextlib.nullcontext(folders))
     monkeypatch.setattr(trial, "terms_of", lambda _: SimpleNamespace(largest_answer=1))
     return store, name, where
 
@@ -266,17 +267,17 @@ def test_a_trial_is_taken_up_by_its_roster(stopped, tmp_path):
     other = tmp_path / trial.TRIALS / "0"
     other.mkdir()
     (other / trial.ROSTER).write_text("damaged")
-    with trial.taken_up(name, tmp_path) as found:
+    with trial.resume_trial(name, tmp_path) as found:
         assert found.folders == [where / "site-0", where / "site-1"]
-    with store.lock(name), pytest.raises(UserError, match="already running"), trial.taken_up(name, tmp_path):
+    with store.lock(name), pytest.raises(UserError, match="already running"), trial.resume_trial(name, tmp_path):
         pass
 
 
 def test_a_trial_that_was_stopped_before_it_began_is_told(stopped, tmp_path):
     store, name, _ = stopped
     (store.path(name) / JOURNAL).unlink()
-    Journal(store.path(name)).close()
-    with pytest.raises(UserError, match="stopped before it began"), trial.taken_up(name, tmp_path):
+    DeploymentJournal(store.path(name)).close()
+    with pytest.raises(UserError, match="stopped before it began"), trial.resume_trial(name, tmp_path):
         pass
 
 
@@ -290,8 +291,8 @@ def test_a_trial_that_never_began_leaves_no_copies_of_data(tmp_path, monkeypatch
 
     monkeypatch.setattr(trial, "lay_out", lay_out)
     monkeypatch.setattr(trial.coordinator, "check_deployable", lambda _: None)
-    monkeypatch.setattr(trial, "household", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(trial, "run_processes", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(trial, "terms_of", lambda _: SimpleNamespace(largest_answer=1))
-    with pytest.raises(KeyboardInterrupt), trial.new(None, 2, tmp_path):
+    with pytest.raises(KeyboardInterrupt), trial.open_trial(None, 2, tmp_path):
         raise KeyboardInterrupt
     assert not made[0].exists()

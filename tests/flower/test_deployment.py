@@ -21,9 +21,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.status import status
-from sordino.deploy.trial import lay_out, simulated
+from sordino.deploy.trial import lay_out, prepare_simulation
 from sordino.experiment.config import Experiment
 from sordino.experiment.run import start
 from sordino.flower import keys, serving
@@ -97,7 +97,7 @@ def global_model(store: Path, run: str) -> torch.Tensor:
 
 
 def simulation(deployed: Experiment, original: Experiment, store: Path) -> dict[str, Any]:
-    prepared = simulated(deployed, original)
+    prepared = prepare_simulation(deployed, original)
     return start(prepared, Store(store)).to_dict()
 
 
@@ -125,8 +125,8 @@ def prepared(place: Path, original: Experiment, port: int) -> tuple[Experiment, 
     assert original.clients is not None
     deployed, _, folders = lay_out(original, place / "sites", original.clients)
     server = place / "server"
-    serving.init(server, ["localhost"])
-    serving.add(server, [_public(folder) for folder in folders])
+    serving.create_server(server, ["localhost"])
+    serving.add_sites(server, [_public(folder) for folder in folders])
     declared = original.model_dump(mode="json", include={*KEYS, "minimum_cohort"}, exclude_none=True)
     declared |= {"shape": list(deployed.shape or ()), "labels": [str(one) for one in deployed.labels or ()]}
     (place / "e.toml").write_text(toml(declared | {"records_each": deployed.records_each}))
@@ -187,8 +187,8 @@ def test_a_site_that_is_killed_and_stays_away_is_done_without_until_it_is_back(t
     asks = []
     for folder in folders:
         assert [one["state"] for one in status(folder)["runs"]] == ["done"]
-        with Book(folder) as book:
-            asks.append([tuple(one.content["ask"]) for one in book.entries() if one.kind == "release"])
+        with SiteLedger(folder) as ledger:
+            asks.append([tuple(one.content["ask"]) for one in ledger.entries() if one.kind == "release"])
         assert len(set(asks[-1])) == len(asks[-1])
     assert len(asks[0]) < len(asks[1])
     assert asks[0][-1] == asks[1][-1], "it was there in the last round"
@@ -222,5 +222,5 @@ def _rounds(store: Path, run: str) -> int:
 
 def _stranger(server: Path, port: int) -> int:
     """What somebody without the operator's secret gets who would start an app."""
-    with httpx.Client(verify=keys.trusting(server / keys.AUTHORITY)) as client:
+    with httpx.Client(verify=keys.tls_context(server / keys.AUTHORITY)) as client:
         return client.post(f"https://localhost:{port}/v1/control/start-run", content=b"x").status_code

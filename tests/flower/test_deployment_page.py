@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sordino import cli
-from sordino.deploy.protocol.carrier import Direct
+from sordino.deploy.protocol.carrier import InProcessCarrier
 from sordino.deploy.server.coordinator import start
 from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.site.site import Site
@@ -82,9 +82,9 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     sites = [Site.open(tmp_path / f"site{number}") for number in range(3)]
     try:
         chosen = Experiment.read(tmp_path / "experiment.toml")
-        members = [site.member for site in serving.sites(tmp_path / "server")]
+        members = [site.member for site in serving.read_sites(tmp_path / "server")]
         store = Store(tmp_path / ".sordino")
-        summary = start(chosen, members, Direct(sites), store, deadlines=Deadlines(hello=0.0))
+        summary = start(chosen, members, InProcessCarrier(sites), store, deadlines=Deadlines(hello=0.0))
     finally:
         for site in sites:
             site.close()

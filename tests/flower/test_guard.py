@@ -9,7 +9,7 @@ import pytest
 
 from sordino.flower.link import HEADER, STARTS_RUN, Guard
 
-LARGEST = 1_000_000
+MAX_REQUEST_BYTES = 1_000_000
 PART = bytes(65536)
 
 
@@ -30,7 +30,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_sites_are_let_in_when_all_of_them_are_registered():
-    guard = Guard(app, "secret", LARGEST)
+    guard = Guard(app, "secret", MAX_REQUEST_BYTES)
     assert asked(guard, "/health") == 200
     assert asked(guard, "/v1/fleet/activate-node") == 503
     assert asked(guard, STARTS_RUN) == 403
@@ -42,7 +42,7 @@ def test_sites_are_let_in_when_all_of_them_are_registered():
 
 
 def test_everything_else_needs_the_secret():
-    guard = Guard(app, "secret", LARGEST)
+    guard = Guard(app, "secret", MAX_REQUEST_BYTES)
     for path in ("/", "/docs", "/v1/runtime/acquire-task", "/v1/control/stop-run", "/v1/fleet", "/healthy"):
         assert asked(guard, path) == 403
         assert asked(guard, path, "guess") == 403
@@ -79,7 +79,7 @@ async def reads_all(scope: Any, receive: Any, send: Any) -> None:
 
 
 def registered() -> Guard:
-    guard = Guard(reads_all, "secret", LARGEST)
+    guard = Guard(reads_all, "secret", MAX_REQUEST_BYTES)
     guard.registered = True
     return guard
 
@@ -89,7 +89,7 @@ def test_a_body_without_a_length_is_read_up_to_the_limit_and_refused_once(path: 
     """A gigabyte in parts: at most one part beyond the limit is ever taken."""
     stream = Stream(registered(), parts=16384, path=path)
     assert stream.status == [413]
-    assert stream.read <= LARGEST + len(PART)
+    assert stream.read <= MAX_REQUEST_BYTES + len(PART)
 
 
 @pytest.mark.parametrize("length", ["1000001", "1000000000", "99999999999999999999999", "-1", "1e3", ""])

@@ -52,13 +52,13 @@ def server(tmp_path: Path) -> Path:
 
 def test_certificate_holds_for_its_names_and_this_machine(server):
     keys.check_server_keys(server)
-    trust = keys.trusting(server / keys.AUTHORITY)
+    trust = keys.tls_context(server / keys.AUTHORITY)
     trust.verify_flags |= ssl.VERIFY_X509_STRICT  # as newer versions of Python demand by themselves
     for name in ("fl.example.org", "10.1.2.3", "localhost", "127.0.0.1", "::1"):
         handshake(server, trust, name)
     with pytest.raises(ssl.SSLCertVerificationError, match=r"mismatch|not valid for"):
         handshake(server, trust, "elsewhere.example.org")
-    handshake(server, keys.trusting(server / keys.AUTHORITY, any_name=True), "elsewhere.example.org")
+    handshake(server, keys.tls_context(server / keys.AUTHORITY, any_name=True), "elsewhere.example.org")
 
 
 def test_another_authority_is_not_trusted(server, tmp_path):
@@ -66,7 +66,7 @@ def test_another_authority_is_not_trusted(server, tmp_path):
     other.mkdir()
     keys.make_authority(other, ["fl.example.org"])
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(server, keys.trusting(other / keys.AUTHORITY, any_name=True), "fl.example.org")
+        handshake(server, keys.tls_context(other / keys.AUTHORITY, any_name=True), "fl.example.org")
     (server / keys.AUTHORITY).write_bytes((other / keys.AUTHORITY).read_bytes())
     with pytest.raises(UserError, match="do not belong together"):
         keys.check_server_keys(server)
@@ -100,9 +100,9 @@ def test_what_is_no_key_is_told_in_a_sentence(tmp_path, server):
         with pytest.raises(UserError, match="not the public key"):
             keys.public_pem(text)
     with pytest.raises(UserError, match="no certificate"):
-        keys.trusting(tmp_path / "ca.pem")
+        keys.tls_context(tmp_path / "ca.pem")
     with pytest.raises(UserError, match="no certificate in PEM"):
-        keys.trusting(tmp_path / keys.NODE_KEY)
+        keys.tls_context(tmp_path / keys.NODE_KEY)
     with pytest.raises(UserError, match="serve init"):
         keys.check_server_keys(tmp_path)
 
@@ -112,11 +112,11 @@ def test_a_certificate_is_renewed_under_the_same_authority(server, tmp_path):
     authority = (server / keys.AUTHORITY).read_bytes()
     before = (server / keys.CERTIFICATE).read_bytes()
     (tmp_path / "ca.pem").write_bytes(authority)
-    until = keys.renew(server, ["new.example.org", "fl.example.org"])
+    until = keys.renew_certificate(server, ["new.example.org", "fl.example.org"])
     assert (server / keys.AUTHORITY).read_bytes() == authority
     assert (server / keys.CERTIFICATE).read_bytes() != before
     assert keys.check_server_keys(server) == []
-    trust = keys.trusting(tmp_path / "ca.pem")
+    trust = keys.tls_context(tmp_path / "ca.pem")
     for name in ("fl.example.org", "10.1.2.3", "localhost", "new.example.org"):
         handshake(server, trust, name)
     own, made = (x509.load_pem_x509_certificate((server / one).read_bytes()) for one in ("ca.pem", "server.pem"))
@@ -132,7 +132,7 @@ def test_a_renewal_that_is_stopped_leaves_all_as_it_was(server, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space left"):
-        keys.renew(server, [])
+        keys.renew_certificate(server, [])
     assert {path: path.read_bytes() for path in server.iterdir()} == before
 
 
@@ -143,16 +143,16 @@ def test_what_runs_out_is_told_beforehand_and_refused_afterwards(server, tmp_pat
 
     def renewed(days):
         monkeypatch.setattr(keys, "CERTIFICATE_DAYS", days)
-        keys.renew(server, [])
-        (site / keys.MET).write_bytes((server / keys.CERTIFICATE).read_bytes())
+        keys.renew_certificate(server, [])
+        (site / keys.SHOWN_CERTIFICATE).write_bytes((server / keys.CERTIFICATE).read_bytes())
         return keys.check_server_keys(server), keys.warnings_for_site(site)
 
     assert renewed(62) == ([], [])
     (told,), (told_site,) = renewed(59)
-    assert "runs out in 58 days" in told
+    assert "expires in 58 days" in told
     assert f"`sordino serve renew --folder {server}`" in told
     assert "with `sordino serve renew`" in told_site
-    with pytest.raises(UserError, match=r"has run out: `sordino serve renew .*sites need nothing new"):
+    with pytest.raises(UserError, match=r"has expired: `sordino serve renew .*sites need nothing new"):
         renewed(0)
     assert renewed(1825) == ([], [])
 
@@ -165,9 +165,9 @@ def test_an_authority_that_has_run_out_cannot_renew(tmp_path, monkeypatch):
     assert "`sordino serve init`" in told
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=31)
     monkeypatch.setattr(keys, "_in_days", lambda days: later + datetime.timedelta(days=days))
-    with pytest.raises(UserError, match="has run out: make another server's folder"):
-        keys.renew(tmp_path, [])
-    with pytest.raises(UserError, match="has run out: make another server's folder"):
+    with pytest.raises(UserError, match="has expired: make another server's folder"):
+        keys.renew_certificate(tmp_path, [])
+    with pytest.raises(UserError, match="has expired: make another server's folder"):
         keys.check_server_keys(tmp_path)
 
 
@@ -184,8 +184,8 @@ def test_a_site_keeps_the_certificate_with_which_the_server_met_it(server, tmp_p
     thread = threading.Thread(target=answer)
     thread.start()
     port = listening.getsockname()[1]
-    keys.keep_met(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)
+    keys.keep_certificate(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)
     thread.join()
     listening.close()
-    assert (tmp_path / keys.MET).read_text().split() == (server / keys.CERTIFICATE).read_text().split()
-    keys.keep_met(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)  # nobody is there: nothing happens
+    assert (tmp_path / keys.SHOWN_CERTIFICATE).read_text().split() == (server / keys.CERTIFICATE).read_text().split()
+    keys.keep_certificate(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)  # nobody is there: nothing happens

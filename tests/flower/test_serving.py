@@ -22,20 +22,22 @@ def public(folder: Path, name: str, identity: bytes) -> Path:
 
 def test_sites_are_added_once_and_listed(tmp_path):
     server = tmp_path / "server"
-    serving.init(server, ["localhost"])
+    serving.create_server(server, ["localhost"])
     first, second = public(tmp_path / "a", "a", bytes(32)), public(tmp_path / "b", "b", bytes([1] * 32))
-    serving.add(server, [first])
-    serving.add(server, [first, second])
-    assert [site.name for site in serving.sites(server)] == ["a", "b"]
-    assert [site.line() for site in serving.sites(server)] == [path.read_text().strip() for path in (first, second)]
-    (tmp_path / "roster.toml").write_text(serving.roster(server))
-    assert read_roster(tmp_path / "roster.toml") == [site.member for site in serving.sites(server)]
+    serving.add_sites(server, [first])
+    serving.add_sites(server, [first, second])
+    assert [site.name for site in serving.read_sites(server)] == ["a", "b"]
+    assert [site.line() for site in serving.read_sites(server)] == [
+        path.read_text().strip() for path in (first, second)
+    ]
+    (tmp_path / "roster.toml").write_text(serving.roster_file(server))
+    assert read_roster(tmp_path / "roster.toml") == [site.member for site in serving.read_sites(server)]
 
 
 def test_keys_are_not_replaced(tmp_path):
-    serving.init(tmp_path, ["localhost"])
+    serving.create_server(tmp_path, ["localhost"])
     with pytest.raises(UserError, match="not replaced"):
-        serving.init(tmp_path, ["localhost"])
+        serving.create_server(tmp_path, ["localhost"])
 
 
 def test_keys_that_were_not_all_written_are_made_anew(tmp_path, monkeypatch):
@@ -49,37 +51,37 @@ def test_keys_that_were_not_all_written_are_made_anew(tmp_path, monkeypatch):
 
     monkeypatch.setattr(keys, "_write_secret", full)
     with pytest.raises(UserError, match="No space left"):
-        serving.init(tmp_path, ["localhost"])
+        serving.create_server(tmp_path, ["localhost"])
     monkeypatch.undo()
-    serving.init(tmp_path, ["localhost"])
+    serving.create_server(tmp_path, ["localhost"])
     keys.check_server_keys(tmp_path)
 
 
 def test_mistakes_are_told_in_a_sentence(tmp_path):
     server = tmp_path / "server"
     with pytest.raises(UserError, match="serve init"):
-        serving.add(server, [])
-    serving.init(server, ["localhost"])
+        serving.add_sites(server, [])
+    serving.create_server(server, ["localhost"])
     with pytest.raises(UserError, match="serve add"):
-        serving.roster(server)
+        serving.roster_file(server)
     with pytest.raises(UserError, match="no file"):
-        serving.add(server, [tmp_path / "none.pub"])
+        serving.add_sites(server, [tmp_path / "none.pub"])
     for content in ("", "hello", "sordino-site a 00", "sordino-site a zz 00", f"sordino-site ../a {'00' * 32} 00"):
         (tmp_path / "bad.pub").write_text(content)
         with pytest.raises(UserError):
-            serving.add(server, [tmp_path / "bad.pub"])
-    serving.add(server, [public(tmp_path / "a", "a", bytes(32))])
+            serving.add_sites(server, [tmp_path / "bad.pub"])
+    serving.add_sites(server, [public(tmp_path / "a", "a", bytes(32))])
     with pytest.raises(UserError, match="another site a"):
-        serving.add(server, [public(tmp_path / "again", "a", bytes([1] * 32))])
+        serving.add_sites(server, [public(tmp_path / "again", "a", bytes([1] * 32))])
     with pytest.raises(UserError, match="was added under that name"):
-        serving.add(server, [public(tmp_path / "b", "b", bytes(32))])
+        serving.add_sites(server, [public(tmp_path / "b", "b", bytes(32))])
     (server / serving.SITES).write_text("[[site]]\nname = 1\n")
     with pytest.raises(UserError, match="cannot be read"):
-        serving.sites(server)
+        serving.read_sites(server)
 
 
 def test_the_superlink_is_told_to_be_quiet(tmp_path, monkeypatch):
-    serving.init(tmp_path, ["localhost"])
+    serving.create_server(tmp_path, ["localhost"])
     started = {}
 
     class Process:
@@ -94,8 +96,8 @@ def test_the_superlink_is_told_to_be_quiet(tmp_path, monkeypatch):
 
 
 def test_addresses():
-    assert serving.parsed_address("0.0.0.0:8000") == ("0.0.0.0", 8000)
-    assert serving.parsed_address("[::1]:80") == ("::1", 80)
+    assert serving.parse_address("0.0.0.0:8000") == ("0.0.0.0", 8000)
+    assert serving.parse_address("[::1]:80") == ("::1", 80)
     for text in ("", "8000", "host:", ":8000", "host:port", "host:0", "host:65536", "::1:80"):
         with pytest.raises(UserError, match="HOST:PORT"):
-            serving.parsed_address(text)
+            serving.parse_address(text)

@@ -156,7 +156,7 @@ def test_how_strong_the_distillation_is_beside_the_cross_entropy(
     prepared = prepare(Experiment.make({**keys, **privacy, "method": "acdp-pfsd", "store": tmp_path, "set": made}))
     ended, method = OneRound(prepared, tmp_path / "round"), prepared.method
     assert isinstance(method, ACDPpFSD)
-    own, ratios = ended.memory.states(range(50))["model"], []
+    own, ratios = ended.memory["model"], []
     for number in range(50):
         data = Records(*prepared.data.train.part(number), prepared.learner, seed=1)
         me = {"model": own[number], "participations": torch.tensor(1.0)}

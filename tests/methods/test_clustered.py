@@ -131,7 +131,7 @@ def test_where_the_data_decide_how_many_clients_there_are_nobody_is_refused_befo
 
 def test_dp_ifca_finds_them_with_little_noise(tmp_path: Path) -> None:
     run = on_two_kinds(DPIFCA(epochs=3, clip=5.0), tmp_path, 8, noise_multiplier=1e-3)
-    models, memory = run.state["models"], run.memory.states(range(8))["model"]
+    models, memory = run.state["models"], run.memory["model"]
     nearest = torch.cdist(memory, models).argmin(dim=1)
     assert adjusted_rand_score([0, 1] * 4, nearest) == 1
     assert {len(asked.answer.values) for asked in run.asked} == {1}, "which model was chosen never leaves"

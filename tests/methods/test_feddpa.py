@@ -18,7 +18,7 @@ from sordino.methods.feddpa import FedDPA, scaled
 from sordino.privacy.budget.client_plan import plan
 from sordino.privacy.views import VIEWS
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
-from sordino.util.formatting import rounded_up
+from sordino.util.formatting import round_up
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
@@ -147,7 +147,7 @@ def test_the_released_codes_weights_leave_bare(tmp_path: Path) -> None:
     assert any(sentence.startswith("records: ") for sentence in summary["not_covered"])
     (told,) = [note for note in summary["notes"] if note.startswith("If what leaves bare were public")]
     server = plan(CLIENTS, ROUNDS, prepared.budget.delta, noise_multiplier=2.0).epsilon["server"]
-    worth = ", ".join(f"{rounded_up(server)} for the {view}" for view in VIEWS)
+    worth = ", ".join(f"{round_up(server)} for the {view}" for view in VIEWS)
     assert told.endswith(f"would be {worth}."), "what the noise is worth to whoever reads single messages"
     assert case.prepared().method.is_private()
 
@@ -179,7 +179,7 @@ def test_how_much_of_the_examples_small_network_is_personal(tau: float, personal
     """What experiments/demo.toml and the README say of the default; the paper's networks have 0.5 to 1.5 %."""
     given = tomllib.loads((ROOT / "experiments" / "demo.toml").read_text("utf-8"))
     ready = prepare(Experiment.make(given | {"method": "feddpa", "store": tmp_path, "set": {"tau": tau}}))
-    own = OneRound(ready, tmp_path / "rounds", rounds=10).memory.read(range(100))["model"]
+    own = OneRound(ready, tmp_path / "rounds", rounds=10).memory["model"]
     records = [Records(client.x, client.y, ready.learner, seed=0) for client in ready.data.clients]
     masks = [scaled(held.fisher(model), held.layout) >= tau for held, model in zip(records, own, strict=True)]
     assert torch.stack(masks).double().mean().item() == pytest.approx(personal, rel=0.25)

@@ -22,8 +22,8 @@ from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import Layout, flatten
 from sordino.method import Budget, Result
 from sordino.methods.fedglp_adp import FedGLPADP, scale
-from sordino.parts.masks import grown, schedule
-from sordino.parts.thresholds import Fixed, LayerWise, Threshold, first_weights, stepped
+from sordino.parts.masks import grow_mask, schedule
+from sordino.parts.thresholds import Fixed, LayerWise, Threshold, first_weights, step_weights
 from sordino.privacy.accounting.gaussian import epsilon_of, rdp_multiplier
 from sordino.privacy.budget.client_plan import multiplier_for
 from sordino.store.store import Store
@@ -42,7 +42,7 @@ def test_first_thresholds_of_the_papers_network() -> None:
 
 def test_without_a_step_the_weights_stay() -> None:
     weights = first_weights(SVHN)
-    assert torch.equal(stepped(weights, torch.ones(4), 0.0, weights), weights)
+    assert torch.equal(step_weights(weights, torch.ones(4), 0.0, weights), weights)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_without_a_step_the_weights_stay() -> None:
 def test_twenty_steps_the_same_way(direction: float, expected: tuple[float, ...]) -> None:
     first = weights = first_weights(SVHN)
     for _ in range(20):
-        weights = stepped(weights, torch.full((4,), direction), 0.2, first)
+        weights = step_weights(weights, torch.full((4,), direction), 0.2, first)
         assert float(weights.sum()) == pytest.approx(1.0, abs=1e-6)
     assert (0.5 * weights.sqrt()).tolist() == pytest.approx(expected, rel=0.04)
 
@@ -62,7 +62,7 @@ def test_squared_thresholds_always_sum_to_the_whole(gamma: float) -> None:
     first = weights = first_weights([10, 200, 3000, 7])
     for _ in range(200):
         direction = torch.randint(-1, 2, (4,), generator=generator).float()
-        weights = stepped(weights, direction, gamma, first)
+        weights = step_weights(weights, direction, gamma, first)
         assert float(weights.sum()) == pytest.approx(1.0, abs=1e-6)
         assert (weights >= first / 100 / 4.01).all(), "held above a hundredth of the first value, then scaled"
 
@@ -127,11 +127,11 @@ def test_masks_grow_from_the_change_as_it_would_be_sent() -> None:
     data, model = client()
     method = FedGLPADP(clipping=Fixed())
     change = stepped_once(method, 0.5).keep["model"] - model
-    true = grown(torch.zeros_like(model), change, [20, 13], data.layout.layers)
+    true = grow_mask(torch.zeros_like(model), change, [20, 13], data.layout.layers)
     for chosen in (stepped_once(method, 0.5, 0.0), stepped_once(replace(method, masks="exact"), 0.5, 9.0)):
         assert torch.equal(chosen.keep["personal"], true)
     drowned = stepped_once(method, 0.5, 9.0).keep["personal"]
-    drawn = grown(torch.zeros_like(model), data.normals(len(model)), [20, 13], data.layout.layers)
+    drawn = grow_mask(torch.zeros_like(model), data.normals(len(model)), [20, 13], data.layout.layers)
     assert torch.equal(drowned, drawn)
     assert not torch.equal(drowned, true)
 
@@ -140,7 +140,7 @@ def test_the_change_is_clipped_before_masks_see_it() -> None:
     """Noise of a thousandth of the threshold is far below the changes, but far above what clipping leaves of them."""
     chosen = [stepped_once(FedGLPADP(clipping=Fixed()), clip, 1e-3).keep["personal"] for clip in (1.0, 1e-6)]
     data, model = client()
-    drawn = grown(torch.zeros_like(model), data.normals(len(model)), [20, 13], data.layout.layers)
+    drawn = grow_mask(torch.zeros_like(model), data.normals(len(model)), [20, 13], data.layout.layers)
     assert torch.equal(chosen[1], drawn)
     assert not torch.equal(chosen[0], drawn)
 
@@ -178,7 +178,7 @@ def test_masks_do_not_know_the_noise_that_left(masks: str, tmp_path: Path) -> No
     other = replace(prepared, identity="of another run, with other noise")
     rounds = [OneRound(one, tmp_path / str(number)) for number, one in enumerate((prepared, other))]
     sent = [one.asked[0].answer.values["update"] for one in rounds]
-    kept = [one.memory.states(range(4))["personal"] for one in rounds]
+    kept = [one.memory["personal"] for one in rounds]
     assert not torch.allclose(*sent, atol=1e-3)
     assert torch.equal(*kept)
     assert kept[0].any(dim=1).all()
@@ -278,7 +278,7 @@ def test_the_server_counts_masks_as_clients_grow_them(tmp_path: Path) -> None:
     prepared = prepare(Experiment.make({**keys, "set": {"epochs": 1, "growth": 0.0}}))
     ended = OneRound(prepared, tmp_path / "rounds", rounds=5)
     assert sorted(ended.state["grown_in"].tolist())[2:] == [4, 4, 5, 5], "two have a turn in each round"
-    layers, masks = prepared.learner.layout.layers, ended.memory.states(range(6))["personal"]
+    layers, masks = prepared.learner.layout.layers, ended.memory["personal"]
     for mask, done in zip(masks, ended.state["grown_in"].tolist(), strict=True):
         assert [int(part.sum()) for part in mask.split(layers)] == schedule(0.3, done, 5, layers)
 
@@ -292,8 +292,8 @@ def test_masks_are_nearly_random_under_honest_noise(tmp_path: Path) -> None:
     change = 1e-3 * torch.randn(20_000, generator=generator)
     noise = 1.2 * torch.randn(20_000, generator=generator)
     count = schedule(0.1, 1, 1, [20_000])
-    honest = grown(torch.zeros(20_000), change, count, [20_000])
-    perturbed = grown(torch.zeros(20_000), change + noise, count, [20_000])
+    honest = grow_mask(torch.zeros(20_000), change, count, [20_000])
+    perturbed = grow_mask(torch.zeros(20_000), change + noise, count, [20_000])
     overlap = float((honest * perturbed).sum()) / count[0]
     assert overlap == pytest.approx(0.1, abs=0.04)  # six standard errors
 

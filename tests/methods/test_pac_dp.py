@@ -25,6 +25,7 @@ from sordino.federation.schedule import Schedule
 from sordino.methods.pac_dp import PACDP
 from sordino.parts.curves import PUBLISHED, Curve, plateau_then_cosine, save
 from sordino.privacy.gate import Gate
+from sordino.privacy.unit import Unit
 from sordino.store.store import Store
 from sordino.study.curve_fitting import fit_curve
 
@@ -73,7 +74,7 @@ def test_each_client_spends_its_own_budget(tmp_path: Path) -> None:
     ledger = Store(tmp_path).ledger(result["run"])
     from sordino.privacy.ledger import Ledger
 
-    spent = Ledger(4, "record", ledger).record_epsilons(1e-5)
+    spent = Ledger(4, Unit.RECORD, ledger).record_epsilons(1e-5)
     for client, budget in enumerate((1, 2, 4, 8)):
         assert 0.97 * budget < spent[client] <= budget
     assert result["epsilon_clients"]["min"] == pytest.approx(1, rel=0.03)

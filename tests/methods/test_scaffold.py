@@ -21,6 +21,7 @@ from sordino.methods.scaffold import Scaffold
 from sordino.parts.averaging import reach
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.unit import Unit
 
 EVERY = {"batch": 10_000}
 """All records at each step."""
@@ -115,7 +116,7 @@ def test_the_papers_thresholds_are_medians_and_epsilon_is_infinite(tmp_path: Pat
     ]
     norms = torch.stack([torch.stack([part.norm() for part in one.split(tensors)]) for one in singles])
     assert torch.allclose(run.state["threshold"]["clips"][2], norms.median(dim=0).values, rtol=1e-3)
-    assert math.isinf(Ledger(20, "record", run.ledger).epsilon(1e-5)["outsider"])
+    assert math.isinf(Ledger(20, Unit.RECORD, run.ledger).epsilon(1e-5)["outsider"])
 
 
 @pytest.mark.parametrize(("model", "tensors"), [("logistic", 2), ("mlp", 4)])
@@ -123,7 +124,7 @@ def test_the_published_noise_is_worth_less_with_every_tensor(model: str, tensors
     """By hand: each tensor has noise z times its own threshold, so that the true mu is sqrt(L) times 1 / z."""
     method, z = DPScaffold(variant="paper", epochs=2, batch=20), 3.0
     run = Ended(method, tmp_path, rounds=2, model=model, partition="iid", noise_multiplier=z)
-    ledger, plan = Ledger(6, "record", run.ledger), run.prepared.allowance.of_records
+    ledger, plan = Ledger(6, Unit.RECORD, run.ledger), run.prepared.allowance.of_records
     charges = [plan.charge(client) for client in range(6)]
     assert {multiplier for _, multiplier, _ in charges} == {z}
     true, published = (

@@ -28,6 +28,6 @@ class Ended:
         self.run = OneRound(self.prepared, folder, rounds=experiment.rounds)
         self.state: dict[str, Any] = self.run.state
         """What the server keeps."""
-        self.memory: dict[str, Tensor] = self.run.memory.states(range(len(self.prepared.data.clients)))
+        self.memory: dict[str, Tensor] = self.run.memory
         """What the clients remember, one row each."""
         self.ledger: list[Row] = self.run.ledger.rows

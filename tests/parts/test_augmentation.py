@@ -13,8 +13,8 @@ from sordino.learning.network import Learner, Records, scrambled
 from sordino.methods import find, names
 from sordino.methods.bases import Clipped
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.parts.augmentation import MARGIN, _shifts, change_of, cropped, cropped_and_mirrored, moved
-from sordino.testing.case import CLIENTS, Case, OneRound
+from sordino.parts.augmentation import MARGIN, _shifts, change_of, crop, crop_and_mirror, shift_images
+from sordino.testing.case import Case, OneRound
 from sordino.testing.runs import stacked_and_one_by_one_agree
 
 IMAGE = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]).reshape(1, 1, 3, 3)
@@ -31,13 +31,13 @@ IMAGE = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]).reshap
     ],
 )
 def test_by_hand(down: int, across: int, mirrored: bool, seen: list[list[float]]) -> None:
-    found = moved(IMAGE, torch.tensor([down]), torch.tensor([across]), torch.tensor([mirrored]))
+    found = shift_images(IMAGE, torch.tensor([down]), torch.tensor([across]), torch.tensor([mirrored]))
     assert found[0, 0].tolist() == seen
 
 
 def test_channels_move_together_and_are_filled_up_each_with_its_darkest() -> None:
     image = torch.cat([IMAGE, 10 * IMAGE], dim=1)
-    found = moved(image, torch.tensor([1]), torch.tensor([0]), torch.tensor([False]))
+    found = shift_images(image, torch.tensor([1]), torch.tensor([0]), torch.tensor([False]))
     assert found[0, 1].tolist() == [[40, 50, 60], [70, 80, 90], [10, 10, 10]]
 
 
@@ -49,9 +49,9 @@ def test_all_shifts_come_equally_often() -> None:
     assert len(counts) == 81
     assert (counts - 1000).abs().max() < 6 * 1000**0.5
     some, rising = numbers[:8100], torch.arange(40.0).expand(8100, 1, 9, 40)
-    mirrored = cropped_and_mirrored(rising, some)[:, 0, MARGIN].diff(dim=1)[:, 20] < 0
+    mirrored = crop_and_mirror(rising, some)[:, 0, MARGIN].diff(dim=1)[:, 20] < 0
     assert abs(int(mirrored.sum()) - 4050) < 6 * (8100 / 4) ** 0.5
-    assert (cropped(rising, some)[:, 0, MARGIN].diff(dim=1)[:, 20] > 0).all()
+    assert (crop(rising, some)[:, 0, MARGIN].diff(dim=1)[:, 20] > 0).all()
 
 
 def test_each_pass_sees_other_images_and_the_records_stay_as_they_are() -> None:
@@ -71,7 +71,7 @@ def test_each_pass_sees_other_images_and_the_records_stay_as_they_are() -> None:
 
 def test_only_images_can_be_augmented() -> None:
     with pytest.raises(UserError, match=r"the shape \(5,\).*leave `augmentation` out"):
-        cropped(torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64))
+        crop(torch.zeros(3, 5), torch.zeros(3, dtype=torch.int64))
 
 
 def test_stacked_clients_see_what_single_ones_do(tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_every_method_that_offers_it_trains_on_what_it_makes(name: str, tmp_path
         method = find(name)(privacy="none", augmentation=how)  # type: ignore[call-arg]
         once = OneRound(Case(method, tmp_path).prepared(noise_multiplier=None), tmp_path)
         sent.append(torch.cat([asked.answer.values["update"] for asked in once.asked]))
-        kept.append(once.memory.states(range(CLIENTS))["model"])
+        kept.append(once.memory["model"])
     for plain, changed in (sent, kept):
         assert (plain - changed).norm(dim=1).min() > 1e-3

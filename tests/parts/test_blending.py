@@ -26,10 +26,11 @@ from sordino.parts.blending import (
     offsets,
     power,
     priors,
-    sharpened,
+    sharpen,
     trust_of,
     weights,
 )
+from sordino.privacy.unit import Unit
 
 HERE = torch.ones(2, dtype=torch.bool)
 AS_THEY_ARE = torch.zeros(2, 2)
@@ -100,11 +101,11 @@ def test_whoever_drowns_in_noise_has_to_earn_all_of_its_weight() -> None:
 def test_trust_grows_with_the_square_of_what_can_be_trained() -> None:
     """4,900 parameters have a root of 70: whole trust takes 36 times as many, half as many leave a quarter. Of what
     records could train a hundredth counts."""
-    assert trust_of(36 * 70, 4900, "client") == trust_of(math.inf, 4900, "client") == 1
-    assert trust_of(18 * 70, 4900, "client") == pytest.approx(1 / 4)
-    assert trust_of(1800 * 70, 4900, "record") == pytest.approx(1 / 4)
-    assert trust_of(18 * 35, 1225, "client") == pytest.approx(1 / 4)
-    assert trust_of(0, 4900, "client") == 0
+    assert trust_of(36 * 70, 4900, Unit.CLIENT) == trust_of(math.inf, 4900, Unit.CLIENT) == 1
+    assert trust_of(18 * 70, 4900, Unit.CLIENT) == pytest.approx(1 / 4)
+    assert trust_of(1800 * 70, 4900, Unit.RECORD) == pytest.approx(1 / 4)
+    assert trust_of(18 * 35, 1225, Unit.CLIENT) == pytest.approx(1 / 4)
+    assert trust_of(0, 4900, Unit.CLIENT) == 0
 
 
 def test_a_mixture_mixes_probabilities() -> None:
@@ -157,7 +158,7 @@ def test_only_what_is_adjusted_meets_the_clients_labels() -> None:
 
 def test_probabilities_are_raised_to_powers() -> None:
     """The square roots of 0.64 and 0.36 are 0.8 and 0.6, of which 4/7 and 3/7 are left."""
-    found = sharpened(torch.log(torch.tensor([[0.64, 0.36]])), 0.5, AS_THEY_ARE[0]).exp()
+    found = sharpen(torch.log(torch.tensor([[0.64, 0.36]])), 0.5, AS_THEY_ARE[0]).exp()
     torch.testing.assert_close(found, torch.tensor([[4 / 7, 3 / 7]]))
 
 

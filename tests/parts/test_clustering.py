@@ -18,13 +18,13 @@ from sordino.parts.clustering import (
     directions,
     draw,
     first_vectors,
-    halves,
     moment_distances,
     moment_threshold,
     noise_that_shows,
     of_all,
     proximal,
     relations,
+    split_in_two,
 )
 from sordino.privacy.release import Matrix, Public
 
@@ -148,10 +148,10 @@ def test_halves_by_hand() -> None:
     """At 0, 100, 10 and 90 degrees, however long; three alike and one opposite; where all are alike, both have some."""
     turns = torch.deg2rad(torch.tensor([0.0, 100.0, 10.0, 90.0]))
     rows = torch.stack([turns.cos(), turns.sin()], dim=1) * torch.tensor([[1.0], [5.0], [0.1], [3.0]])
-    assert halves(rows).tolist() == [False, True, False, True]
-    assert halves(torch.tensor([[1.0], [2.0], [-1.0], [3.0]])).tolist() == [False, False, True, False]
-    assert 0 < int(halves(torch.ones(5, 3)).sum()) < 5
-    assert halves(torch.tensor([[0.0, 0.0], [1.0, 0.0]])).tolist() == [False, True]
+    assert split_in_two(rows).tolist() == [False, True, False, True]
+    assert split_in_two(torch.tensor([[1.0], [2.0], [-1.0], [3.0]])).tolist() == [False, False, True, False]
+    assert 0 < int(split_in_two(torch.ones(5, 3)).sum()) < 5
+    assert split_in_two(torch.tensor([[0.0, 0.0], [1.0, 0.0]])).tolist() == [False, True]
 
 
 def test_moment_distances_by_hand() -> None:

@@ -17,8 +17,8 @@ from sordino.parts.curves import (
     PUBLISHED,
     Curve,
     draw,
-    evaluated,
-    filtered,
+    drop_outliers,
+    evaluate,
     fit,
     load_curve,
     plateau_then_cosine,
@@ -88,7 +88,7 @@ def test_the_published_quadratic_is_found_again() -> None:
 @given(clips=st.lists(st.floats(0.1, 10), min_size=4, max_size=7))
 def test_monotone_curves_never_fall(kind: str, clips: list[float]) -> None:
     curve = fit(list(zip(EPSILONS, clips, strict=False)), kind, monotone=True)
-    values = evaluated(kind, curve.coefficients, np.linspace(curve.low, curve.high, 200))
+    values = evaluate(kind, curve.coefficients, np.linspace(curve.low, curve.high, 200))
     assert np.diff(values).min() >= -1e-9 * np.abs(values).max()
 
 
@@ -102,21 +102,21 @@ def test_a_monotone_fit_of_rising_points_is_the_fit() -> None:
 
 def test_outliers_among_neighbours_go_and_ends_of_a_steep_curve_stay() -> None:
     steep = [(e, e**1.5) for e in EPSILONS]
-    assert filtered(steep) == steep
+    assert drop_outliers(steep) == steep
     wild = [*steep[:3], (1.0, 40.0), *steep[4:]]
-    assert filtered(wild) == steep[:3] + steep[4:]
-    assert filtered(list(reversed(wild))) == filtered(wild)
-    assert len(filtered([(1.0, 1.0), (2.0, 99.0), (3.0, 1.0)])) == 3
+    assert drop_outliers(wild) == steep[:3] + steep[4:]
+    assert drop_outliers(list(reversed(wild))) == drop_outliers(wild)
+    assert len(drop_outliers([(1.0, 1.0), (2.0, 99.0), (3.0, 1.0)])) == 3
 
 
 def test_one_step_of_the_grid_is_no_outlier() -> None:
     """Answers that are equal but for the grid have little range or none, and yet all are kept."""
     points = list(zip(EPSILONS[:5], (0.3, 1.0, 1.0, 1.0, 3.0), strict=True))
-    assert filtered(points) == points
+    assert drop_outliers(points) == points
     last = list(zip(EPSILONS, (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0), strict=True))
-    assert filtered(last) == last
-    assert filtered([(e, 1.0) for e in EPSILONS]) == [(e, 1.0) for e in EPSILONS]
-    assert (0.5, 30.0) not in filtered([*points[:2], (0.5, 30.0), *points[3:]])
+    assert drop_outliers(last) == last
+    assert drop_outliers([(e, 1.0) for e in EPSILONS]) == [(e, 1.0) for e in EPSILONS]
+    assert (0.5, 30.0) not in drop_outliers([*points[:2], (0.5, 30.0), *points[3:]])
 
 
 def test_bad_points_are_refused() -> None:

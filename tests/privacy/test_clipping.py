@@ -20,7 +20,7 @@ from sordino.learning.pages import Page, rounding
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Book, Bookkeeper
 from sordino.learning.stacked import StackedBook
-from sordino.privacy.clipping import CompiledSum, clipped_sum, clipping_factors, compiled_sum, traced
+from sordino.privacy.clipping import CompiledSum, clipped_sum, clipping_factors, compile_sum, trace
 
 Parts = Literal["whole", "layers", "tensors"]
 """What has a threshold of its own."""
@@ -291,7 +291,7 @@ def test_a_search_for_a_record_that_is_clipped_too_little_fails(make: Callable[[
 def test_traced_sums_keep_the_threshold(name: str, parts: Parts) -> None:
     at = case(name, 1e-3, parts)
     example = (at.flat, torch.randn(7, *SHAPE), torch.arange(7) % 5, at.clip)
-    check_compiled(at, CompiledSum(traced(at.keeper, example), len(at.clip)), patterns(SHAPE)[::5])
+    check_compiled(at, CompiledSum(trace(at.keeper, example), len(at.clip)), patterns(SHAPE)[::5])
 
 
 def check_compiled(at: Case, made: CompiledSum, x: Tensor) -> None:
@@ -306,13 +306,13 @@ def check_compiled(at: Case, made: CompiledSum, x: Tensor) -> None:
 @pytest.mark.parametrize("name", ["convolution, products", "linear along a sequence, products", "group norm"])
 def test_compiled_sums_keep_the_threshold(name: str) -> None:
     at = case(name, 1e-3, "layers")
-    check_compiled(at, compiled_sum(at.module, SHAPE, 5, len(at.clip)), patterns(SHAPE))
+    check_compiled(at, compile_sum(at.module, SHAPE, 5, len(at.clip)), patterns(SHAPE))
 
 
 @pytest.mark.slow
 def test_compiled_sums_see_gradients_that_cancel() -> None:
     at = cancelling()
-    made = compiled_sum(at.module, SHAPE, 5, len(at.clip))
+    made = compile_sum(at.module, SHAPE, 5, len(at.clip))
     for scale in (1.0, 254.9, 1e4):
         check_compiled(at, made, scale * (1 + 1e-6 * torch.randn(20, *SHAPE)))
 

@@ -21,7 +21,7 @@ from sordino.errors import UserError
 from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.privacy.clipping import CompiledSum, clipped_sum, compiled_sum, traced
+from sordino.privacy.clipping import CompiledSum, clipped_sum, compile_sum, trace
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
@@ -76,10 +76,10 @@ class Case:
         self.x, self.y = torch.randn(150, *self.shape), torch.randint(0, 10, (150,))
 
     def trace(self) -> CompiledSum:
-        return CompiledSum(traced(self.keeper, (self.flat, self.x[:7], self.y[:7], self.clip.double())), len(self.clip))
+        return CompiledSum(trace(self.keeper, (self.flat, self.x[:7], self.y[:7], self.clip.double())), len(self.clip))
 
     def compile(self) -> CompiledSum:
-        return compiled_sum(self.module, self.shape, 10, len(self.clip))
+        return compile_sum(self.module, self.shape, 10, len(self.clip))
 
     def eager(self, x: Tensor, y: Tensor) -> Tensor:
         return clipped_sum(self.keeper.book(self.flat, Batch(x, y, y, None), cross_entropy), self.clip)
@@ -164,7 +164,7 @@ def test_what_it_was_not_compiled_for_stays_eager() -> None:
 def test_networks_that_draw_random_numbers_are_refused() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
     with pytest.raises(UserError, match="cannot be compiled here: it draws random numbers"):
-        compiled_sum(module, (4,), 2)
+        compile_sum(module, (4,), 2)
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
@@ -178,7 +178,7 @@ def test_code_that_the_processor_cannot_run_kills_only_a_child(monkeypatch: pyte
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: deadly)
     with pytest.raises(UserError, match="cannot be compiled here: it was killed by SIGILL"):
-        compiled_sum(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
+        compile_sum(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
 
 
 @pytest.mark.parametrize(("size", "wrong"), [(13, 1.01), (2, 1.01), (61, 0.0), (0, 1.0)])
@@ -194,10 +194,10 @@ def test_a_compiler_whose_results_differ_is_not_believed(
     monkeypatch.setattr(torch, "compile", compiler)
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     if wrong == 1.0:
-        assert compiled_sum(module, (4,), 2).thresholds == 1
+        assert compile_sum(module, (4,), 2).thresholds == 1
     else:
         with pytest.raises(UserError, match="cannot be compiled here: compiled, its results differ"):
-            compiled_sum(module, (4,), 2)
+            compile_sum(module, (4,), 2)
 
 
 def test_networks_that_look_at_values_are_refused() -> None:
@@ -210,4 +210,4 @@ def test_networks_that_look_at_values_are_refused() -> None:
             return self.layer(x if x.sum() > 0 else 2 * x)
 
     with pytest.raises(UserError, match="cannot be compiled here"):
-        compiled_sum(Branching(), (4,), 2)
+        compile_sum(Branching(), (4,), 2)

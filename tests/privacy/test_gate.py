@@ -16,6 +16,7 @@ from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.gate import Gate, Passed, UndeclaredReleaseError, check_declared
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Average, Bare, Derived, Number, Public, ReleaseError, Update, check_steps, due
+from sordino.privacy.unit import Unit
 
 SILENT = Noise(multiplier=1e-30, protect_from="server", minimum_cohort=1)
 
@@ -249,7 +250,7 @@ def test_a_moment_of_two_seconds_is_no_more_than_two_seconds() -> None:
     ("low", "high"), [(0.0, 0.0), (1.0, 0.0), (0.0, math.inf), (-math.inf, 0.0), (0.0, math.nan), (0.0, 1e-40)]
 )
 def test_a_range_that_bounds_nothing_is_refused(low: float, high: float) -> None:
-    for release, unit in ((Number(low, high, 1.0), "client"), (Average(low, high), "record")):
+    for release, unit in ((Number(low, high, 1.0), Unit.CLIENT), (Average(low, high), Unit.RECORD)):
         with pytest.raises(ReleaseError, match="from a number to a larger one"):
             check_steps({"local": {"number": release}}, unit, ())
 

@@ -18,7 +18,7 @@ from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
-from sordino.privacy.accounting.calibration import affordable, record_multiplier, record_rate
+from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.sampled_gaussian import (
@@ -49,9 +49,10 @@ from sordino.privacy.release import (
     record_needs,
     takes_gradients_alone,
 )
-from sordino.privacy.release.base import symmetric
-from sordino.privacy.release.of_records import unprotected
+from sordino.privacy.release.base import mirror_upper
+from sordino.privacy.release.of_records import without_privacy
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
+from sordino.privacy.unit import Unit
 
 
 # delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
@@ -97,10 +98,10 @@ def test_sampling_helps_and_the_quick_bound_is_above() -> None:
 
 
 def test_how_often_a_charge_fits() -> None:
-    most = affordable(2.0, 1e-5, (0.1, 1.5, 10), 100)
+    most = affordable_turns(2.0, 1e-5, (0.1, 1.5, 10), 100)
     assert record_epsilon(((0.1, 1.5, 10 * most),), 1e-5) <= 2.0
     assert record_epsilon(((0.1, 1.5, 10 * (most + 1)),), 1e-5) > 2.0
-    assert affordable(1e-3, 1e-5, (0.1, 0.5, 10), 100) == 0
+    assert affordable_turns(1e-3, 1e-5, (0.1, 0.5, 10), 100) == 0
 
 
 def test_rates_are_rounded_up_where_sizes_are_many() -> None:
@@ -115,7 +116,7 @@ def test_rates_are_rounded_up_where_sizes_are_many() -> None:
 
 @pytest.mark.slow
 def test_a_plan_meets_every_budget() -> None:
-    budgets, needs = np.array([1.0, 4.0]), RecordNeeds(matrix_share=0.2, means=2, held_out=0.2)
+    budgets, needs = np.array([1.0, 4.0]), RecordNeeds(matrix_share=0.2, matrices=1, means=2, held_out=0.2)
     plan = plan_records([200, 200], budgets, 1e-5, batch=20, epochs=1, turns=5, needs=needs)
     assert plan.validation.tolist() == [40, 40]
     assert plan.sampling.tolist() == [20 / 160, 20 / 160], "records that are set aside are not trained on"
@@ -164,7 +165,7 @@ def test_a_rate_is_not_raised_beyond_the_natural_one_and_none_is_made_up() -> No
 @pytest.mark.slow
 def test_a_plan_by_sampling_rates_meets_every_budget() -> None:
     """Of clients of different sizes, 150 records in the mean, 30 of which are set aside: 15 of 120 is an eighth."""
-    budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(matrix_share=0.2, held_out=0.2)
+    budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(matrix_share=0.2, matrices=1, held_out=0.2)
     sizes = [100, 150, 200]
     plan = plan_records(sizes, budgets, 1e-5, batch=15, epochs=2, turns=3, needs=needs, varied="sampling")
     assert plan.steps.tolist() == [16, 16, 16]
@@ -359,12 +360,16 @@ def test_validation_records_are_fixed_and_disjoint() -> None:
 
 
 def record_plan() -> RecordPlan:
-    needs = RecordNeeds(matrix_share=0.3, means=1, held_out=0.2)
+    needs = RecordNeeds(matrix_share=0.3, matrices=1, means=1, held_out=0.2)
     return plan_records([100], np.array([2.0]), 1e-5, batch=10, epochs=1, turns=2, needs=needs)
 
 
 def test_the_ledger_composes_what_records_go_through() -> None:
-    allowance, ledger, public = Allowance(records=record_plan()), Ledger(1, "record"), Public({"clip": 1.0}, layers=[5])
+    allowance, ledger, public = (
+        Allowance(records=record_plan()),
+        Ledger(1, Unit.RECORD),
+        Public({"clip": 1.0}, layers=[5]),
+    )
     ledger.charge({"moments": Matrix(0.3)}, 0, 0, "describe", allowance, public)
     trained = {"update": Gradients("clip"), "norm": Follows("update"), "loss": Average(0.0, 4.0)}
     for round in range(2):
@@ -373,12 +378,12 @@ def test_the_ledger_composes_what_records_go_through() -> None:
     assert ledger.epsilon(1e-5)["server"] > 1.95
     assert ledger.record_epsilons(1e-5, replace=True)[0] > 2 * ledger.record_epsilons(1e-5)[0]
     assert 0.5 < ledger.attack_accuracy()["server"] < 0.8
-    assert Ledger(1, "record", ledger.rows).head == ledger.head
+    assert Ledger(1, Unit.RECORD, ledger.rows).head == ledger.head
 
 
 def test_what_follows_from_the_same_gradients_costs_nothing_more() -> None:
     public, allowance = Public({"clip": 1.0}, layers=[5]), Allowance(records=record_plan())
-    once, twice = Ledger(1, "record"), Ledger(1, "record")
+    once, twice = Ledger(1, Unit.RECORD), Ledger(1, Unit.RECORD)
     once.charge({"update": Gradients("clip")}, 0, 0, "local", allowance, public)
     twice.charge({"update": Gradients("clip"), "control": Follows("update")}, 0, 0, "local", allowance, public)
     assert once.record_epsilons(1e-5) == twice.record_epsilons(1e-5)
@@ -428,7 +433,7 @@ def test_separate_tensors_are_charged_what_they_cost_together(tensors: int) -> N
     """A record may move each of L tensors by its threshold C_l, under noise z C_l: mu^2 is L / z^2."""
     plan = plan_records([100], np.array([2.0]), 1e-5, batch=100, epochs=3, turns=2)
     allowance, public = Allowance(records=plan), Public({"clip": torch.tensor(SEPARATE[:tensors])}, layers=[5, 7])
-    ledger, release = Ledger(1, "record"), Gradients("clip", separate=True)
+    ledger, release = Ledger(1, Unit.RECORD), Gradients("clip", separate=True)
     for round in range(2):
         ledger.charge({"update": release}, round, round, "local", allowance, public)
     z = float(plan.multipliers[0])
@@ -454,7 +459,7 @@ def test_separate_tensors_are_not_stacked() -> None:
     for separate in (False, True):
         step = {"update": Gradients("clip", separate=separate), "change": Follows("update")}
         assert takes_gradients_alone(step) is not separate
-        assert takes_gradients_alone(unprotected(step)) is not separate
+        assert takes_gradients_alone(without_privacy(step)) is not separate
 
 
 def measured(clip: float = 0.5) -> tuple[PrivateRecords, Tensor, Learner, Tensor, Tensor, Tensor]:
@@ -481,7 +486,7 @@ def test_which_validation_records_are_within_the_threshold() -> None:
     assert isinstance(sealed, Sealed)
     assert sealed.pool == "validation"
     assert torch.equal(open_sealed(sealed), within[aside])
-    with mock.patch("sordino.privacy.gradients.LOOKED_AT", 7):
+    with mock.patch("sordino.privacy.gradients.RECORDS_MEASURED_TOGETHER", 7):
         assert torch.equal(open_sealed(data.within(flat)), within[aside])
     assert float(Average(0.0, 1.0).opened(sealed, Public({})).mean()) == pytest.approx(float(within[aside].mean()))
 
@@ -499,7 +504,7 @@ def test_a_length_that_is_not_known_is_beyond_the_threshold_and_of_no_records_th
 def test_means_and_a_matrix_have_the_noise_of_their_budgets() -> None:
     """Six means at epsilon 2 cost epsilon 2, and less noise would not do; a matrix costs its share. The outlook says
     the same as the plan of the run."""
-    needs = RecordNeeds(matrix_share=0.3, means=3, held_out=0.2)
+    needs = RecordNeeds(matrix_share=0.3, matrices=1, means=3, held_out=0.2)
     plan = plan_records([100, 100], np.array([2.0, 2.0]), 1e-5, batch=1000, epochs=3, turns=2, needs=needs)
     for found in (plan, Outlook(np.array([9, 100, 999]), np.array([1.0, 2.0, 3.0]), 1e-5, 2).plan(needs)):
         assert record_epsilon(((1.0, float(found.mean_multipliers[0]), 6),), 1e-5) == pytest.approx(2.0, rel=1e-6)
@@ -520,7 +525,7 @@ def test_two_matrices_share_what_is_kept_for_matrices() -> None:
 def test_a_mean_needs_records_that_are_set_aside(share: float) -> None:
     """Without, its noise would not be planned for, and others of its step would lend it their records."""
     with pytest.raises(ReleaseError, match="set aside for it must lie between 0 and 1"):
-        check_steps({"local": {"loss": Average(0.0, 1.0, held_out=share)}}, "record", ())
+        check_steps({"local": {"loss": Average(0.0, 1.0, held_out=share)}}, Unit.RECORD, ())
 
 
 def test_second_moments_leave_bounded_and_symmetric() -> None:
@@ -536,7 +541,7 @@ def test_second_moments_leave_bounded_and_symmetric() -> None:
     residual = (matrix - bounded)[torch.triu_indices(8, 8).unbind()]
     low, high = chi2.ppf([5e-7, 1 - 5e-7], len(residual))
     assert low < float((residual / plan.matrix_multipliers[0]).square().sum()) < high
-    assert torch.equal(symmetric(torch.arange(4.0)), torch.tensor([0.0, 1.0, 1.0, 3.0]))
+    assert torch.equal(mirror_upper(torch.arange(4.0)), torch.tensor([0.0, 1.0, 1.0, 3.0]))
 
 
 def test_one_of_many_records_moves_sums_no_further_than_is_charged() -> None:

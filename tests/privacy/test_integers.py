@@ -13,7 +13,7 @@ from scipy.stats import chi2, chisquare, norm, poisson
 
 from sordino.privacy import integers
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.integers import CLIENTS, COLUMNS, DEVIATION, HALF, RECORDS, WORD, Gap, Grid, GridError
+from sordino.privacy.integers import CLIENTS, COLUMNS, HALF, RECORDS, TABLE_DEVIATION, WORD, Gap, Grid, GridError
 from sordino.privacy.noise import Covered, Secure, Seeded, system_words
 
 UNIT = COLUMNS * WORD
@@ -40,7 +40,7 @@ def ideal() -> np.ndarray:
     with localcontext() as context:
         context.prec = 60
         # By Poisson's summation formula the weights add up to 4096 sqrt(2 pi), but for e^-300000000.
-        whole = DEVIATION * (2 * Decimal("3.14159265358979323846264338327950288419716939937510582097494")).sqrt()
+        whole = TABLE_DEVIATION * (2 * Decimal("3.14159265358979323846264338327950288419716939937510582097494")).sqrt()
         side = [(Decimal(-x * x) / 2**25).exp() / whole * UNIT for x in range(0, HALF + 1, 64)]
         return np.array([Fraction(mass) for mass in side], dtype=object)
 
@@ -54,7 +54,7 @@ def test_the_masses_add_up_and_are_those_of_the_discrete_gaussian(masses: list[i
     mine = np.array(masses[HALF::64], dtype=object)
     wanted = ideal[: len(mine)]
     taken = wanted - mine  # units that were taken away; what was rounded up is below one
-    inner = np.arange(len(mine)) * 64 <= DEVIATION
+    inner = np.arange(len(mine)) * 64 <= TABLE_DEVIATION
     assert all(-1 < one <= 0 for one in taken[~inner])
     assert all(0 < one < 20 for one in taken[inner])
     assert max(taken[inner] / wanted[inner]) < 2e-17
@@ -67,12 +67,12 @@ def test_a_draw_is_as_near_to_the_ideal_as_is_said(masses: list[int]) -> None:
     whole = 2 * sum(side) - side[0]
     off = sum(abs(mass * whole - side[abs(x - HALF)] * UNIT) for x, mass in enumerate(masses))
     assert Fraction(off, 2 * whole * UNIT) < 3.6e-20
-    assert 2 * norm.sf(HALF / DEVIATION) < 1.3e-57
+    assert 2 * norm.sf(HALF / TABLE_DEVIATION) < 1.3e-57
 
 
 def test_the_columns_add_up_to_the_masses_exactly(masses: list[int]) -> None:
     table = integers.gaussian_table()
-    assert integers.held(table) == masses
+    assert integers.table_masses(table) == masses
     assert table.thresholds.dtype == np.uint64
     assert len(table.thresholds) == len(table.aliases) == COLUMNS
 
@@ -85,7 +85,7 @@ def test_any_masses_are_divided_among_columns_exactly(parts: list[int]) -> None:
         wanted[0] += WORD
     wanted += [0] * (sum(wanted) // WORD - len(wanted)) if sum(wanted) < WORD * 4000 else []
     if sum(wanted) == WORD * len(wanted):
-        assert integers.held(integers.columns(wanted)) == wanted
+        assert integers.table_masses(integers.columns(wanted)) == wanted
 
 
 def test_a_table_that_does_not_add_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,8 +152,8 @@ def test_noise_has_the_variance_that_is_charged(source: Seeded | Secure, grid: G
 def test_tails_are_as_heavy_as_they_should_be() -> None:
     """Four million draws; each count within the Poisson distribution's 1 - 1e-6."""
     drawn, limits = np.abs(integers.draws(words("tails"), 2**22)), np.array([3.0, 4.0, 4.5, 5.0])
-    expected = 2**22 * 2 * norm.sf((np.floor(limits * DEVIATION) + 0.5) / DEVIATION)
-    counts = (drawn[:, None] > np.floor(limits * DEVIATION)).sum(axis=0)
+    expected = 2**22 * 2 * norm.sf((np.floor(limits * TABLE_DEVIATION) + 0.5) / TABLE_DEVIATION)
+    counts = (drawn[:, None] > np.floor(limits * TABLE_DEVIATION)).sum(axis=0)
     assert ((poisson.ppf(5e-7, expected) <= counts) & (counts <= poisson.ppf(1 - 5e-7, expected))).all()
 
 
@@ -176,7 +176,9 @@ class Counted:
         return self.given[-1]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 1000, integers.BLOCK, integers.BLOCK + 1, 3 * integers.BLOCK - 1])
+@pytest.mark.parametrize(
+    "count", [1, 2, 3, 1000, integers.DRAWS_TOGETHER, integers.DRAWS_TOGETHER + 1, 3 * integers.DRAWS_TOGETHER - 1]
+)
 def test_every_number_takes_three_words_of_its_own(count: int) -> None:
     stream = Counted()
     noise = CLIENTS.noise(stream, count)
@@ -202,9 +204,9 @@ def test_every_word_of_a_block_counts() -> None:
 
 
 def test_numbers_of_a_long_row_share_nothing() -> None:
-    row = CLIENTS.noise(words("long"), 6 * integers.BLOCK)
+    row = CLIENTS.noise(words("long"), 6 * integers.DRAWS_TOGETHER)
     blocks = row.reshape(6, -1).astype(float)
-    assert np.abs(np.corrcoef(blocks) - np.eye(6)).max() < 6 / math.sqrt(integers.BLOCK)
+    assert np.abs(np.corrcoef(blocks) - np.eye(6)).max() < 6 / math.sqrt(integers.DRAWS_TOGETHER)
 
 
 def test_seeded_words_differ_with_purpose_client_seed_and_run() -> None:
@@ -249,7 +251,7 @@ def test_opendp_draws_the_same_distribution() -> None:
     opendp.enable_features("contrib")
     count = 20_000
     space = (opendp.vector_domain(opendp.atom_domain(T="i32"), count), opendp.l2_distance(T="f64"))
-    theirs = np.array(opendp.m.make_gaussian(*space, scale=float(DEVIATION))([0] * count))
+    theirs = np.array(opendp.m.make_gaussian(*space, scale=float(TABLE_DEVIATION))([0] * count))
     mine = integers.draws(system_words, 2**20)
     edges = np.quantile(mine, np.linspace(0, 1, 41)[1:-1])
     counts = [np.bincount(np.searchsorted(edges, one), minlength=40) for one in (theirs, mine)]
@@ -271,7 +273,7 @@ def test_no_contribution_is_longer_than_its_bound_in_whole_numbers(
     values: list[float], bound: float, noise_over_bound: float
 ) -> None:
     deviation = bound * noise_over_bound
-    found = integers.rounded(np.array(values), bound, deviation)
+    found = integers.round_contribution(np.array(values), bound, deviation)
     squares = sum(int(one) ** 2 for one in found.tolist())  # in Python's own numbers
     assert squares <= Fraction(bound) ** 2 * CLIENTS.variance / Fraction(deviation) ** 2
     if not np.isfinite(values).all():
@@ -290,25 +292,25 @@ def test_rounding_up_on_every_entry_is_shortened_again() -> None:
     limit = CLIENTS.longest(bound, deviation)
     naive = np.rint(values / step).astype(np.int64)
     assert integers.sum_of_squares(naive) > limit
-    found = integers.rounded(values, bound, deviation)
+    found = integers.round_contribution(values, bound, deviation)
     assert integers.sum_of_squares(found) <= limit
     assert integers.sum_of_squares(found) > 0.9 * limit
 
 
 def test_what_ten_attempts_do_not_shorten_is_truncated_or_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integers, "ATTEMPTS", 0)
+    monkeypatch.setattr(integers, "ROUNDING_ATTEMPTS", 0)
     bound, deviation = 1.0, 1.0
     limit = CLIENTS.longest(bound, deviation)
-    found = integers.rounded(np.full(100, 0.1), bound, deviation)
+    found = integers.round_contribution(np.full(100, 0.1), bound, deviation)
     assert 0.99 * limit < integers.sum_of_squares(found) <= limit
     monkeypatch.setattr(integers.np, "trunc", lambda values: np.ceil(values) + 1)
-    assert not integers.rounded(np.full(100, 0.1), bound, deviation).any()
+    assert not integers.round_contribution(np.full(100, 0.1), bound, deviation).any()
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e200])
 def test_what_is_not_finite_contributes_nothing(poison: float) -> None:
     values = np.array([0.5, poison, 0.25])
-    found = integers.rounded(values, 1.0, 1.0)
+    found = integers.round_contribution(values, 1.0, 1.0)
     assert integers.sum_of_squares(found) <= CLIENTS.longest(1.0, 1.0)
     if not math.isfinite(poison):
         assert not found.any()
@@ -333,7 +335,7 @@ def test_one_record_moves_a_rounded_sum_by_its_bound_and_a_step_for_each_entry(
     deviation, bound = 2.0, 1.0
     record = np.array(data.draw(st.lists(st.floats(-1, 1), min_size=len(others), max_size=len(others))))
     record *= bound / max(bound, float(np.linalg.norm(record)))
-    without, having = (integers.rounded_sum(np.array(others) + extra, deviation) for extra in (0.0, record))
+    without, having = (integers.round_sum(np.array(others) + extra, deviation) for extra in (0.0, record))
     step = RECORDS.step(deviation)
     moved = float(np.linalg.norm((having - without) * step))
     assert moved <= (bound + step * math.sqrt(len(others))) * (1 + 1e-6)
@@ -344,8 +346,8 @@ def test_one_record_moves_a_rounded_sum_by_its_bound_and_a_step_for_each_entry(
 
 
 def test_a_sum_over_records_that_is_not_finite_stays_within_whole_numbers() -> None:
-    found = integers.rounded_sum(np.array([math.nan, math.inf, -math.inf, 1e300]), 1e-9)
-    assert found.tolist() == [0, integers.MOST, -integers.MOST, integers.MOST]
+    found = integers.round_sum(np.array([math.nan, math.inf, -math.inf, 1e300]), 1e-9)
+    assert found.tolist() == [0, integers.MAX_WHOLE, -integers.MAX_WHOLE, integers.MAX_WHOLE]
 
 
 def test_noise_that_would_eat_the_signal_is_refused() -> None:
@@ -360,7 +362,7 @@ def test_noise_that_would_eat_the_signal_is_refused() -> None:
         else:
             integers.check_signal(limit, entries)
     with pytest.raises(GridError, match="so small that"):
-        integers.rounded(np.zeros(3), 1.0, 1e-12)
+        integers.round_contribution(np.zeros(3), 1.0, 1e-12)
     with pytest.raises(GridError, match="above 0"):
         CLIENTS.longest(math.inf, 1.0)
 
@@ -372,7 +374,7 @@ def test_the_width_holds_the_sum(cohort: int, z: float, shares: int, bits: int) 
     largest = cohort * CLIENTS.deviation * math.sqrt(shares) / z + 12 * CLIENTS.deviation * math.sqrt(cohort)
     assert (largest < 2**31) == (bits == 32)
     with pytest.raises(GridError, match="64 bits"):
-        integers.width(10**9, integers.MOST**2)
+        integers.width(10**9, integers.MAX_WHOLE**2)
 
 
 # ---- epsilon

@@ -14,12 +14,13 @@ from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
-from sordino.privacy.ledger import Ledger, Row, attempt
+from sordino.privacy.ledger import Ledger, Row, number_of_attempt
 from sordino.privacy.release import Average, Bare, Charge, Derived, Matrix, Number, Public, ReleaseError, Update
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 
 UPDATE = {"update": Update("clip")}
-NEEDS = RecordNeeds(matrix_share=0.3, means=1, held_out=0.2)
+NEEDS = RecordNeeds(matrix_share=0.3, matrices=1, means=1, held_out=0.2)
 
 
 def charged(rounds: int, who: list[int], noise: Noise, clients: int = 50, releases: dict = UPDATE) -> Ledger:
@@ -88,9 +89,9 @@ def test_an_empty_ledger_costs_nothing() -> None:
 def test_the_chain_shows_a_changed_a_lost_and_a_swapped_row() -> None:
     ledger = charged(3, [0, 1], Noise(1.0, "server", 2))
     head = ledger.head
-    assert Ledger(50, "client", ledger.rows).head == head
-    assert Ledger(50, "client", ledger.rows[:2]).head != head
-    assert Ledger(50, "client", [ledger.rows[1], ledger.rows[0], ledger.rows[2]]).head != head
+    assert Ledger(50, Unit.CLIENT, ledger.rows).head == head
+    assert Ledger(50, Unit.CLIENT, ledger.rows[:2]).head != head
+    assert Ledger(50, Unit.CLIENT, [ledger.rows[1], ledger.rows[0], ledger.rows[2]]).head != head
     one = np.ones(1).tobytes()
     for change in (
         {"noise": np.full((1, 3), 9.0).tobytes()},
@@ -102,7 +103,7 @@ def test_the_chain_shows_a_changed_a_lost_and_a_swapped_row() -> None:
         {"told": "x"},
         {"sensitivity": one},
     ):
-        assert Ledger(50, "client", [replace(ledger.rows[0], **change), *ledger.rows[1:]]).head != head
+        assert Ledger(50, Unit.CLIENT, [replace(ledger.rows[0], **change), *ledger.rows[1:]]).head != head
 
 
 def test_epsilon_follows_mu() -> None:
@@ -155,7 +156,7 @@ def test_what_was_computed_from_single_messages_exposes_all_of_them() -> None:
     ledger.expose_all(range(10), (row.question, row.round, row.step))
     assert ledger.mu("outsider") == pytest.approx(ledger.mu("server")) == pytest.approx(math.sqrt(200) / 3.97)
     assert ledger.epsilon(0.1)["outsider"] == pytest.approx(10.1, abs=0.05)
-    assert Ledger(10, "client", ledger.rows).epsilon(0.1) == ledger.epsilon(0.1), "rows alone decide"
+    assert Ledger(10, Unit.CLIENT, ledger.rows).epsilon(0.1) == ledger.epsilon(0.1), "rows alone decide"
 
 
 def test_every_owner_pays_for_its_own_threshold() -> None:
@@ -184,7 +185,7 @@ def test_a_coordinate_that_few_contribute_to_carries_little_noise() -> None:
 
 def test_a_records_charges_are_composed_with_its_clients() -> None:
     """What left of the whole client counts for each of its records, at twice its bound."""
-    ledger = Ledger(1, "record")
+    ledger = Ledger(1, Unit.RECORD)
     steps = Charge.of_records("training", [(0.1, 1.0, 50)])
     means = Charge.of_records("validation", [(1.0, 2.0, 3)])
     for number, charge in enumerate((steps, means)):
@@ -199,7 +200,7 @@ def test_a_records_charges_are_composed_with_its_clients() -> None:
 
 
 def test_noise_for_records_protects_no_client() -> None:
-    ledger = Ledger(1, "client")
+    ledger = Ledger(1, Unit.CLIENT)
     ledger.append(row_of(0, Charge.of_records("training", [(0.1, 1.0, 50)])))
     assert set(ledger.epsilon(1e-5).values()) == {math.inf}
 
@@ -292,7 +293,7 @@ def test_sums_over_records_are_charged_for_rounding() -> None:
     rate, multiplier, count = charge.sampled[0]
     assert (rate, count) == (0.1, 30)
     assert multiplier == pytest.approx(1.2 / (1 + 1.2 * 100 / 2**20), rel=1e-4)
-    ledger = Ledger(1, "record")
+    ledger = Ledger(1, Unit.RECORD)
     ledger.append(Row.of((0, 0, "local", "update"), [0], charge))
     closed = record_epsilon(((0.1, float(multiplier), 30),), 1e-5)
     assert closed < ledger.epsilon(1e-5)["server"] < closed + 1e-6
@@ -303,7 +304,7 @@ def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
     """Group privacy: one place emptied and filled again costs 2 epsilon at (1 + exp(epsilon)) delta, and nothing is
     known at delta itself, or below it; where noise from a known seed keeps it, nothing holds."""
     charge = Charge.promised([(2.0, 1e-5), (1.0, 1e-5)])
-    ledger = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge)])
+    ledger = Ledger(2, Unit.RECORD, [Row.of((0, 0, "local", "plan"), [0, 1], charge)])
     assert ledger.epsilon(1e-5) == dict.fromkeys(VIEWS, 2.0)
     assert ledger.record_epsilons(1e-5) == {0: 2.0, 1: 1.0}
     assert ledger.epsilon(0.9e-5) == dict.fromkeys(VIEWS, math.inf)
@@ -313,26 +314,26 @@ def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
     assert ledger.promised() == (2.0, 1e-5)
     more = Ledger(
         2,
-        "record",
+        Unit.RECORD,
         [*ledger.rows, Row.of((1, 1, "local", "loss"), [0], Charge.of_records("training", [(1.0, 4.0, 1)]))],
     )
     assert more.epsilon(3e-5)["server"] == pytest.approx(2.0 + epsilon_of(0.25, 2e-5), rel=1e-6)
     assert more.epsilon(1e-5)["server"] == math.inf
-    known = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge.known("the seed is known"))])
+    known = Ledger(2, Unit.RECORD, [Row.of((0, 0, "local", "plan"), [0, 1], charge.known("the seed is known"))])
     assert known.epsilon(1e-5)["server"] == math.inf
     assert known.attack_accuracy()["server"] == 1.0
 
 
 def test_several_rows_are_told_of_where_every_price_is_known() -> None:
     """Three rows at the client that paid most move its mean three times as far; of promises nothing is known."""
-    ledger = Ledger(2, "record")
+    ledger = Ledger(2, Unit.RECORD)
     paid = Charge.of_records("training", [(1.0, 10.0, 1), (1.0, 20.0, 1)], 0)
     ledger.append(Row.of((0, 0, "local", "update"), [0, 1], paid))
     found = ledger.rows_epsilons(1e-5)
     assert found == {"3": pytest.approx(epsilon_of(0.3, 1e-5)), "5": pytest.approx(epsilon_of(0.5, 1e-5))}
     ledger.append(Row.of((1, 1, "local", "plan"), [0], Charge.promised([(1.0, 1e-5)])))
     assert ledger.rows_epsilons(1e-5) == {}
-    whole = Ledger(1, "record")
+    whole = Ledger(1, Unit.RECORD)
     whole.append(Row.of((0, 0, "local", "update"), [0], Charge.of_records("training", [(1.0, 10.0, 1)], 5)))
     assert whole.rows_epsilons(1e-5) == {}
 
@@ -392,9 +393,9 @@ def test_a_matrix_is_made_of_all_records() -> None:
 def test_the_whole_plan_holds_later_attempts_too() -> None:
     """Thirty sums are planned, ten of them were asked twice: 40 in all, of which no plan knew."""
     charge = Charge.of_records("training", [(0.1, 2.0, 10)])
-    rows = [Row.of((attempt(0, before), 0, "local", "update"), [0], charge) for before in (0, 1)]
-    ledger = Ledger(1, "record", rows)
+    rows = [Row.of((number_of_attempt(0, before), 0, "local", "update"), [0], charge) for before in (0, 1)]
+    ledger = Ledger(1, Unit.RECORD, rows)
     whole = ledger.completed(3, 3, planned={"training": {0: ((0.1, 2.0, 30),)}})
     assert whole.recipes() == {((0.1, 2.0, 40),)}
     assert ledger.later_attempts() == {(0.1, 2.0): 10}
-    assert Ledger(1, "record", rows[:1]).later_attempts() == {}
+    assert Ledger(1, Unit.RECORD, rows[:1]).later_attempts() == {}

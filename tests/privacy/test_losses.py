@@ -16,7 +16,7 @@ from scipy.special import ndtr
 from sordino.privacy.accounting import loss_distribution, sampled_gaussian
 from sordino.privacy.accounting.calibration import FINE, first_within
 from sordino.privacy.accounting.gaussian import delta_of, epsilon_of
-from sordino.privacy.accounting.loss_distribution import Sampled, composed
+from sordino.privacy.accounting.loss_distribution import Sampled, compose
 from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon, record_attack_accuracy, record_epsilon
 from sordino.privacy.budget.record_plan import plan_records
 
@@ -33,7 +33,7 @@ CASES = [
 
 @pytest.mark.parametrize(("recipe", "delta", "grid"), CASES)
 def test_between_googles_accountant_rounded_down_and_up(recipe: tuple[Sampled, ...], delta: float, grid: float) -> None:
-    found = max(one.epsilon(delta) for one in composed(recipe, delta))
+    found = max(one.epsilon(delta) for one in compose(recipe, delta))
     assert found >= by_google(recipe, delta, pessimistic=False, grid=grid)
     fine = by_google(recipe, delta, pessimistic=True, grid=grid)
     assert fine * (1 - 1e-4) <= found <= fine * 1.002
@@ -48,7 +48,7 @@ def test_one_step_is_the_closed_form(rate: float, multiplier: float, epsilon: fl
     removed = rate * present - (math.expm1(epsilon) + rate) * absent
     if not 1e-9 < removed < 0.5:
         return
-    found = composed(((rate, multiplier, 1),), removed)[0].epsilon(removed)
+    found = compose(((rate, multiplier, 1),), removed)[0].epsilon(removed)
     assert epsilon * (1 - 1e-9) <= found <= epsilon * 1.003 + 2e-3 / multiplier
 
 
@@ -69,7 +69,7 @@ def test_one_step_on_a_grid_is_nowhere_below_the_truth(
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 3.0])
 def test_without_sampling_it_is_the_gaussian(mu: float) -> None:
     recipe = ((1.0, 3 / mu, 4), (1.0, math.sqrt(9 / 5) / mu, 1))
-    for one in composed(recipe, 1e-5):
+    for one in compose(recipe, 1e-5):
         for delta in (1e-5, 1e-2):
             expected = epsilon_of(mu, delta)
             assert expected - 1e-12 <= one.epsilon(delta) <= expected * 1.001 + 1e-12
@@ -131,7 +131,7 @@ def test_a_search_finds_the_first_place_within(edge: int, guess: int, power: flo
 def test_a_plan_of_many_sizes_composes_few_distributions() -> None:
     """A hundred clients of different sizes: for each rate the guess, a step from it, and the two sides of the edge."""
     sizes = np.random.default_rng(0).integers(20, 201, 100)
-    with mock.patch.object(sampled_gaussian, "composed", side_effect=composed) as made:
+    with mock.patch.object(sampled_gaussian, "compose", side_effect=compose) as made:
         plan = plan_records(sizes.tolist(), np.full(100, 3.7), 1e-5, batch=16, epochs=2, turns=7)
     kinds = {plan.charge(client) for client in range(100)}
     assert len(kinds) > 30

@@ -26,6 +26,7 @@ from sordino.privacy.mechanism import MECHANISMS, mean_of_sum
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Update
 from sordino.privacy.sealed import Sealed
+from sordino.privacy.unit import Unit
 from sordino.store.spending import planned
 from sordino.store.store import Store
 from sordino.testing.case import Case
@@ -208,7 +209,7 @@ def test_noise_from_a_known_seed_covers_nothing_and_says_why() -> None:
     ledger.charge({"update": Update(1.0)}, 0, 0, "local", allowance, Public({}, range(3), layers=[5]))
     assert set(ledger.epsilon(1e-5).values()) == {math.inf}
     assert ledger.reasons() == ["update: the seed is known"]
-    records = Ledger(2, "record")
+    records = Ledger(2, Unit.RECORD)
     allowance = Allowance(records=RECORD_PLAN, known="the seed is known")
     records.charge({"mean": Average(0.0, 1.0)}, 0, 0, "local", allowance, Public({}, [0], layers=[5]))
     assert set(records.epsilon(1e-5).values()) == {math.inf}
@@ -279,10 +280,12 @@ def test_the_secure_sum_gives_the_simulator_s_mean_to_the_bit() -> None:
     masked = {}
     for number, (name, masker) in enumerate(maskers.items()):
         mine = sent(made, release, rows[number : number + 1], Public(message, [number], layers=LAYERS))
-        masked[name] = masker.masked(mine[0].numpy(), 32)
+        masked[name] = masker.mask(mine[0].numpy(), 32)
     alive = [list(keys)[number] for number in who]
-    openings = {name: maskers[name].opening(alive, {one: masked[one].shares[name] for one in alive}) for name in alive}
-    total = masking.opened_sum(cohort, {name: masked[name].vector for name in alive}, alive, openings)
+    openings = {
+        name: maskers[name].make_opening(alive, {one: masked[one].shares[name] for one in alive}) for name in alive
+    }
+    total = masking.open_sum(cohort, {name: masked[name].vector for name in alive}, alive, openings)
     public = Public(message, who, layers=LAYERS)
     cover = release.cover(sum(LAYERS), made.allowance, public)
     assert cover is not None

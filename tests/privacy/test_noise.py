@@ -14,8 +14,9 @@ from torch import Tensor
 
 from sordino.privacy import noise
 from sordino.privacy.mechanism import MECHANISMS, MechanismName
-from sordino.privacy.noise import BLOCK, KEY_BYTES, RARE, Covered, Seeded, Source
+from sordino.privacy.noise import KEY_BYTES, PAIRS_OF_A_ROW, RARE, Covered, Seeded, Source
 from sordino.privacy.release import Cover
+from sordino.privacy.unit import Unit
 
 SOURCE = Seeded(3, "identity", repeats=True)
 VALUED = Seeded(3, "identity")
@@ -55,7 +56,7 @@ def words_of(key: bytes, count: int) -> np.ndarray:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PARTS, max_size=4), st.lists(PARTS, max_size=4))
 def test_two_purposes_never_have_the_same_encoding(first: list, second: list) -> None:
-    together = [b"".join(map(noise.encoded, purpose)) for purpose in (first, second)]
+    together = [b"".join(map(noise.encode, purpose)) for purpose in (first, second)]
     assert (together[0] == together[1]) == (first == second)
 
 
@@ -132,7 +133,10 @@ def test_noise_and_coins_of_one_purpose_have_different_keys(monkeypatch: pytest.
     assert len(set(used)) == 2
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 63, 64, 65, 1001, 2 * BLOCK - 1, 2 * BLOCK + 1, 4 * BLOCK + 3])
+@pytest.mark.parametrize(
+    "size",
+    [1, 2, 3, 15, 16, 17, 63, 64, 65, 1001, 2 * PAIRS_OF_A_ROW - 1, 2 * PAIRS_OF_A_ROW + 1, 4 * PAIRS_OF_A_ROW + 3],
+)
 def test_a_client_s_noise_is_its_own_whoever_is_drawn_with_it(size: int) -> None:
     clients = [9, 0, 4, 2, 30]
     together = normals(SOURCE, size, PURPOSE, clients)
@@ -152,7 +156,7 @@ def test_nobody_and_nothing_can_be_drawn() -> None:
 
 def test_the_numbers_of_a_long_row_are_all_different() -> None:
     # A block drawn a second time would repeat thousands; in float32 a few of 10^5 numbers are equal by chance.
-    row = normal(SOURCE, 6 * BLOCK + 1, *PURPOSE)
+    row = normal(SOURCE, 6 * PAIRS_OF_A_ROW + 1, *PURPOSE)
     assert len(row.unique()) > 0.99 * len(row)
 
 
@@ -251,7 +255,7 @@ def test_more_bits_differ_with_key_and_place_and_are_all_used() -> None:
 
 def test_rare_pairs_of_a_draw_get_their_more_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a quarter of all pairs called rare nothing else may change, and places count from the row's beginning."""
-    monkeypatch.setattr(noise, "BLOCK", 64)
+    monkeypatch.setattr(noise, "PAIRS_OF_A_ROW", 64)
     plain = normals(SOURCE, 300, PURPOSE, [1, 2])
     monkeypatch.setattr(noise, "RARE", 2**30)
     asked = []
@@ -385,7 +389,7 @@ def test_the_same_value_in_noise_of_another_size_or_at_other_places_has_another_
         Cover(wide, 10 * wide, [4], at=torch.tensor([[True, True, False, False]])),
         Cover(wide, 10 * wide, [4], at=torch.tensor([[True, False, True, False]])),
         Cover(wide, 10 * wide, [4], mirrored=True),
-        Cover(wide, 10 * wide, [4], "record"),
+        Cover(wide, 10 * wide, [4], Unit.RECORD),
     ]
     firsts = set()
     for cover in covers:

@@ -17,6 +17,7 @@ from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.budget.client_plan import check_delta, default_delta, multiplier_for, plan
 from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.unit import Unit
 
 
 @settings(deadline=None)
@@ -134,11 +135,11 @@ def test_multiplier_for_a_budget() -> None:
 
 
 def test_delta_is_held_against_the_records_of_the_largest_client() -> None:
-    assert check_delta(1e-4, 1000, "record", allow_vacuous=False) == []
+    assert check_delta(1e-4, 1000, Unit.RECORD, allow_vacuous=False) == []
     with pytest.raises(UserError, match=r"vacuous for a client with 1000 records: publishing one random record"):
-        check_delta(1e-3, 1000, "record", allow_vacuous=False)
-    assert "promises nothing" in check_delta(1e-3, 1000, "record", allow_vacuous=True)[0]
-    assert "weak" in check_delta(5e-4, 1000, "record", allow_vacuous=False)[0]
+        check_delta(1e-3, 1000, Unit.RECORD, allow_vacuous=False)
+    assert "promises nothing" in check_delta(1e-3, 1000, Unit.RECORD, allow_vacuous=True)[0]
+    assert "weak" in check_delta(5e-4, 1000, Unit.RECORD, allow_vacuous=False)[0]
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg-record", "pac-dp", "adadp-cfl"])

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.privacy.accounting import composition
-from sordino.privacy.accounting.composition import Run, dearest_epsilon, merged
+from sordino.privacy.accounting.composition import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.accounting.loss_distribution import Masses, composed
+from sordino.privacy.accounting.loss_distribution import Masses, compose
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.record_plan import plan_records
 
@@ -24,13 +24,13 @@ DELTA = 1e-5
 
 def enveloped(runs: tuple[Run, ...], delta: float = DELTA) -> float:
     """The figure where combinations are taken to be too many."""
-    with mock.patch.object(composition, "FEW", 1):
+    with mock.patch.object(composition, "MAX_COMBINATIONS", 1):
         return dearest_epsilon.__wrapped__(runs, delta)
 
 
 def one_by_one(runs: tuple[Run, ...], delta: float = DELTA) -> float:
     """The dearest combination."""
-    return max(record_epsilon(merged(chosen), delta) for chosen in itertools.product(*runs))
+    return max(record_epsilon(merge_recipes(chosen), delta) for chosen in itertools.product(*runs))
 
 
 def added_up(runs: tuple[Run, ...], delta: float = DELTA) -> float:
@@ -71,7 +71,9 @@ def test_no_combination_costs_more(runs: tuple[Run, ...], delta: float) -> None:
     ],
 )
 def test_never_below_googles_accountant_rounded_down(runs: tuple[Run, ...]) -> None:
-    truth = max(by_google(merged(chosen), DELTA, pessimistic=False, grid=1e-4) for chosen in itertools.product(*runs))
+    truth = max(
+        by_google(merge_recipes(chosen), DELTA, pessimistic=False, grid=1e-4) for chosen in itertools.product(*runs)
+    )
     assert truth <= enveloped(runs) <= one_by_one(runs) * 1.01
 
 
@@ -85,7 +87,7 @@ def test_an_envelope_is_nowhere_below_its_recipes(grid: float) -> None:
     """Delta for every epsilon, negative ones too: only then does it stay so under composition. It is the largest one
     on the grid, up to what is cut off, and one of three curves at a time: they cross."""
     steps = [(0.02, 0.5), (0.3, 1.0), (1.0, 2.0)]
-    pairs = [composed(((rate, multiplier, 1),), 1e-8) for rate, multiplier in steps]
+    pairs = [compose(((rate, multiplier, 1),), 1e-8) for rate, multiplier in steps]
     widest = max(float(one.loss[-1]) for pair in pairs for one in pair)
     dearest = set()
     for direction, masses in enumerate(composition._envelopes(pairs, widest, grid)):
@@ -125,7 +127,7 @@ def test_without_sampling_the_dearest_gaussians_add_up(runs: list[list[float]]) 
     given = tuple(tuple(((1.0, 1 / mu, 1),) for mu in run) for run in runs)
     expected = epsilon_of(math.hypot(*(max(run) for run in runs)), DELTA)
     assert enveloped(given) == pytest.approx(expected, rel=1e-9)
-    for losses in composition._enveloped(given, DELTA):
+    for losses in composition._compose_envelopes(given, DELTA):
         assert expected * (1 - 1e-12) <= losses.epsilon(DELTA) <= expected * 1.002
 
 
@@ -157,7 +159,7 @@ def test_what_cannot_be_enveloped_adds_up() -> None:
     runs = (planned(2, 10, SIZES), planned(2, 30, SIZES))
     assert enveloped(runs, 1e-12) == added_up(runs, 1e-12)
     wide = ((((0.5, 0.05, 3),), ((0.4, 0.05, 3),)), runs[0])
-    assert composition._enveloped(wide, DELTA) == [composition.UNBOUNDED]
+    assert composition._compose_envelopes(wide, DELTA) == [composition.UNBOUNDED]
     assert math.isfinite(added_up(wide))
     assert enveloped(wide) <= added_up(wide)
 

@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from sordino.errors import UserError
 from sordino.experiment.budgeting import beyond_budgets
-from sordino.privacy.accounting.calibration import LEAST_RATE, record_multiplier
+from sordino.privacy.accounting.calibration import MIN_RATE_SHARE, record_multiplier
 from sordino.privacy.accounting.published_rates import fitted_rate, quick_multiplier
 from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon, record_epsilon
 from sordino.privacy.budget.allowance import Allowance
@@ -120,13 +120,13 @@ def test_the_curve_is_that_of_the_largest_rate() -> None:
 def test_outside_of_the_range_rates_are_the_largest_and_the_least() -> None:
     assert fitted_rate(LARGEST, DELTA, noise(), STEPS) == 1.0
     assert fitted_rate(1e6, DELTA, noise(), STEPS, 0.3) == 0.3
-    assert fitted_rate(0.001, DELTA, noise(), STEPS) == LEAST_RATE, "the accountant itself never says so little"
+    assert fitted_rate(0.001, DELTA, noise(), STEPS) == MIN_RATE_SHARE, "the accountant itself never says so little"
     assert 0.95 < fitted_rate(0.98 * LARGEST, DELTA, noise(), STEPS) < 1.0
     multiplier = quick_multiplier(4.0, 1e-5, 0.05, 75)
     almost = 0.999 * quick_record_epsilon(((0.05, multiplier, 75),), 1e-5)
     assert fitted_rate(almost, 1e-5, multiplier, 75, 0.05) == 0.05, "the curve crosses it at 1.02 times that"
     multiplier = quick_multiplier(1.0, 1e-5, 0.1, 5)  # at rate 0 the bound says 0.10, the curve 0.19
-    assert fitted_rate(0.15, 1e-5, multiplier, 5, 0.1) == 0.1 * LEAST_RATE, "the curve crosses it below 0"
+    assert fitted_rate(0.15, 1e-5, multiplier, 5, 0.1) == 0.1 * MIN_RATE_SHARE, "the curve crosses it below 0"
 
 
 def test_over_few_steps_the_curve_is_a_line() -> None:
@@ -136,7 +136,7 @@ def test_over_few_steps_the_curve_is_a_line() -> None:
     first, second, third = (fitted_rate(budget, 1e-5, multiplier, 8, 0.25) for budget in (1.0, 2.0, 3.0))
     assert second - first == pytest.approx(third - second, rel=1e-4)
     assert 0.02 < second - first < 0.1
-    assert fitted_rate(0.05, 1e-5, multiplier, 8, 0.25) == 0.25 * LEAST_RATE
+    assert fitted_rate(0.05, 1e-5, multiplier, 8, 0.25) == 0.25 * MIN_RATE_SHARE
 
 
 def test_a_plan_with_fitted_rates() -> None:

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from sordino.privacy.accounting import calibration, sampled_gaussian
-from sordino.privacy.accounting.calibration import FILE, record_multiplier, record_rate
-from sordino.privacy.accounting.loss_distribution import composed
+from sordino.privacy.accounting.calibration import CACHE_FILE, record_multiplier, record_rate
+from sordino.privacy.accounting.loss_distribution import compose
 
 SEARCH = ("multiplier", 3.0, 1e-5, 0.1, 30, ())
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begun() -> None:
     """As a process would see it that has just begun."""
-    calibration._book.cache_clear()
+    calibration._cached_places.cache_clear()
     for kept in (sampled_gaussian.record_epsilon, record_multiplier, record_rate):
         kept.cache_clear()
 
@@ -33,7 +33,7 @@ def begun() -> None:
 def searched(search: Callable[[], float]) -> tuple[float, int]:
     """What a new process finds, and how many distributions it composes on the way."""
     begun()
-    with mock.patch.object(sampled_gaussian, "composed", side_effect=composed) as made:
+    with mock.patch.object(sampled_gaussian, "compose", side_effect=compose) as made:
         return search(), made.call_count
 
 
@@ -50,7 +50,7 @@ def test_a_search_begins_where_it_ended_before(search: Callable[[], float], fold
     again, few = searched(search)
     assert again == first
     assert few <= min(3, many - 1)
-    assert oct((folder / FILE).stat().st_mode & 0o777) == "0o600"
+    assert oct((folder / CACHE_FILE).stat().st_mode & 0o777) == "0o600"
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -61,33 +61,33 @@ def test_whatever_the_file_says_a_search_ends_where_it_must(
     """Who can write to the folder cannot lessen anybody's noise, nor any epsilon that is printed."""
     first, _ = searched(search)
     epsilon = sampled_gaussian.record_epsilon(((0.1, first, 30),), 1e-5)
-    (line,) = (folder / FILE).read_text().split("\n")[1:-1]
-    (folder / FILE).write_text(f"{line.split()[0]} {said}\n", encoding="latin-1")
+    (line,) = (folder / CACHE_FILE).read_text().split("\n")[1:-1]
+    (folder / CACHE_FILE).write_text(f"{line.split()[0]} {said}\n", encoding="latin-1")
     assert searched(search)[0] == first
     assert sampled_gaussian.record_epsilon(((0.1, first, 30),), 1e-5) == epsilon
     assert searched(search)[1] <= 3, "what the file said wrongly is said rightly now"
 
 
 def test_searches_that_differ_in_a_last_bit_or_in_their_code_are_told_apart() -> None:
-    calibration.note(SEARCH, 7)
-    assert calibration.place(SEARCH) == 7
+    calibration.cache_place(SEARCH, 7)
+    assert calibration.cached_place(SEARCH) == 7
     other = (*SEARCH[:1], math.nextafter(3.0, 4), *SEARCH[2:])
-    assert calibration.place(other) is None
-    assert calibration.place(("rate", *SEARCH[1:])) is None
+    assert calibration.cached_place(other) is None
+    assert calibration.cached_place(("rate", *SEARCH[1:])) is None
     with mock.patch.object(calibration, "_version", return_value="another"):
-        assert calibration.place(SEARCH) is None
+        assert calibration.cached_place(SEARCH) is None
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for named in (str(tmp_path / "file" / "below"), ""):
         monkeypatch.setenv("SORDINO_CACHE", named)
-        calibration.note(SEARCH, 7)
-        assert calibration.place(SEARCH) == 7
+        calibration.cache_place(SEARCH, 7)
+        assert calibration.cached_place(SEARCH) == 7
 
 
 def test_the_file_stays_small(folder: Path) -> None:
-    with mock.patch.object(calibration, "LARGEST", 2000):
+    with mock.patch.object(calibration, "MAX_CACHE_BYTES", 2000):
         for k in range(200):
-            calibration.note(("search", k), k)
-        assert (folder / FILE).stat().st_size < 2500
+            calibration.cache_place(("search", k), k)
+        assert (folder / CACHE_FILE).stat().st_size < 2500

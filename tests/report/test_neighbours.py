@@ -15,7 +15,7 @@ from rich.console import Console
 from sordino.data.people import rows_at_several
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
-from sordino.privacy.views import NEIGHBOURS, NOT_PERSONS
+from sordino.privacy.unit import NOT_PERSONS, Unit
 from sordino.report.terminal.details import site_report
 
 METHODS = {"client": "dp-fedavg", "record": "dp-fedavg-record"}
@@ -34,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def said(text: str, unit: str) -> None:
     """Assert that a text tells the neighbours of a unit, and of records that they are rows."""
     text = " ".join(html.unescape(text).split())
-    assert NEIGHBOURS[unit] in text
+    assert Unit(unit).neighbours in text
     assert (NOT_PERSONS in text) == (unit == "record")
 
 
@@ -49,14 +49,14 @@ def test_reports_of_a_run_tell_what_epsilon_compares(unit: str, store: Path, tmp
     assert command("report", RUNS[unit], "--store", store, "-o", tmp_path / "page.html").code == 0
     said((tmp_path / "page.html").read_text(), unit)
     told = command("show", RUNS[unit], "--json", "--store", store).document
-    assert told["neighbours"] == NEIGHBOURS[unit]
+    assert told["neighbours"] == Unit(unit).neighbours
     assert ("epsilon_rows" in told) == (unit == "record")
 
 
 @pytest.mark.parametrize("unit", METHODS)
 def test_what_comes_before_a_run_tells_what_epsilon_compares(unit: str) -> None:
     said(command("plan", "--method", METHODS[unit], "--clients=8", "--records=100", "--rounds=3").out, unit)
-    assert NEIGHBOURS[unit] in " ".join(command("explain", "neighbours").out.split())
+    assert Unit(unit).neighbours in " ".join(command("explain", "neighbours").out.split())
 
 
 def test_advice_lists_and_comparisons_say_rows_and_not_persons(store: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_site_tells_its_owner_what_epsilon_compares(unit: Any, tmp_path: Path)
     console = Console(width=200, file=io.StringIO(), record=True)
     console.print(site_report(found))
     said(console.export_text(), unit)
-    assert found["neighbours"] == NEIGHBOURS[unit]
+    assert found["neighbours"] == Unit(unit).neighbours
     assert ("rows_not_persons" in found) == (unit == "record")
 
 

@@ -23,7 +23,7 @@ from sordino.report.html import charts as scales
 from sordino.report.html.gather import _names, gather
 from sordino.report.html.words import differences, experiment_file
 from sordino.store.store import Store
-from sordino.util.formatting import percent_up, rounded_up
+from sordino.util.formatting import percent_up, round_up
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -135,10 +135,10 @@ def test_a_page_of_several_seeds_tells_the_largest_epsilon(tmp_path: Path) -> No
         for seed in (0, 1)
     ]
     spent = [run["epsilon"]["outsider"] for run in runs]
-    assert rounded_up(spent[0]) != rounded_up(spent[1])
+    assert round_up(spent[0]) != round_up(spent[1])
     text = page(tmp_path / "store", *(run["run"] for run in runs)).text
     attack = percent_up(max(run["attack_accuracy"]["outsider"] for run in runs))
-    assert f"learns with epsilon = {rounded_up(max(spent))} at delta = 1e-05" in text
+    assert f"learns with epsilon = {round_up(max(spent))} at delta = 1e-05" in text
     assert f"the best attack is right in {attack}" in text
 
 

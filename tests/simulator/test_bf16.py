@@ -20,6 +20,7 @@ from sordino.experiment.run import resume, start
 from sordino.federation.rounds import RoundReport
 from sordino.learning.network import Batch, Learner, Precision, cross_entropy
 from sordino.learning.parameters import flatten
+from sordino.privacy.unit import Unit
 from sordino.simulator import bf16
 from sordino.store.store import NewRun, Store
 from sordino.util.processes import CAN_FORK
@@ -160,7 +161,7 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     takes(1.0, 2.0, monkeypatch)
     other = prepared(store=tmp_path)
     configuration = other.experiment.model_dump(mode="json")
-    stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, other.identity, "people", "client", 1))
+    stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, other.identity, "people", Unit.CLIENT, 1))
     takes(2.0, 1.0, monkeypatch)
     assert resume(stopped, store) == {"precision": "bf16"}
 

@@ -77,7 +77,7 @@ def test_a_run_that_ended_early_can_be_resumed(when: str, monkeypatch: pytest.Mo
     assert whole["accuracy"]["start"] is not None  # the last round that took place was evaluated
 
     def victim() -> None:
-        die_at(running, "_save_models", 1, when)
+        die_at(running._Session, "_save_models", 1, when)
         run(store=tmp_path / "killed", evaluate_every=5, **EARLY)
 
     assert killed(victim)
@@ -157,8 +157,8 @@ def test_a_method_that_leaves_its_loop_loses_nothing(leave: str, tmp_path: Path)
 MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "before the round is closed": (Server, "_close", 4, "before"),
     "after the round is closed": (Server, "_close", 4, "after"),
-    "before the models": (running, "_save_models", 1, "before"),
-    "after the models": (running, "_save_models", 1, "after"),
+    "before the models": (running._Session, "_save_models", 1, "before"),
+    "after the models": (running._Session, "_save_models", 1, "after"),
     "before the last transaction": (Store, "advance", 4, "before"),
     "after the last transaction": (Store, "advance", 4, "after"),
 }

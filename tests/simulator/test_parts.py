@@ -10,6 +10,7 @@ import torch
 
 from sordino.data.dataset import Split
 from sordino.errors import UserError
+from sordino.federation.transport import MemorySnapshot
 from sordino.simulator.memory import Memory
 from sordino.store import checkpoint
 
@@ -46,34 +47,32 @@ def test_what_a_checkpoint_points_to_is_not_overwritten_before_the_next(tmp_path
         kept.advance([0], [target])
 
     put(1.0)
-    kept.commit()
-    recorded = (kept.slots.copy(), kept.participations.copy(), kept.checksums.copy())
+    snapshot = kept.commit()
     put(2.0)
     put(3.0)
     assert remembered(kept, 0)["model"][0] == 3.0
     again = memory(tmp_path)  # another process, after a crash
-    again.take_over(kept.path, *recorded)
+    again.take_over(tmp_path, snapshot)
     assert remembered(again, 0)["model"][0] == 1.0
 
 
-def recorded(kept: Memory, clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def recorded(kept: Memory, clients: int) -> MemorySnapshot:
     """Let the first clients take part, client i with the values i, and return what a checkpoint records of it."""
     who = list(range(clients))
     rows = {"model": torch.arange(float(clients)).repeat(3, 1).T, "extra": torch.zeros(clients, 2, 2)}
     targets = kept.targets(who)
     kept.write(who, targets, rows)
     kept.advance(who, targets)
-    kept.commit()
-    return kept.slots, kept.participations, kept.checksums
+    return kept.commit()
 
 
 def test_what_the_old_process_writes_does_not_reach_the_one_that_took_over(tmp_path: Path) -> None:
     old, new = memory(tmp_path), memory(tmp_path)
-    new.take_over(old.path, *recorded(old, 3))
+    new.take_over(tmp_path, recorded(old, 3))
     for slot in (0, 1):
         old.write([0, 1, 2], [slot] * 3, {"model": torch.full((3, 3), 9.0), "extra": torch.ones(3, 2, 2)})
     assert new.states([0, 1, 2, 3])["model"][:, 0].tolist() == [0.0, 1.0, 2.0, 0.0]
-    assert recorded(new, 3)[2].tolist() == recorded(memory(tmp_path), 3)[2].tolist()
+    assert recorded(new, 3).checksums.tolist() == recorded(memory(tmp_path), 3).checksums.tolist()
 
 
 def test_a_memory_file_belongs_to_one_session(tmp_path: Path) -> None:
@@ -89,22 +88,22 @@ def test_a_changed_row_is_not_taken_over(tmp_path: Path) -> None:
     old = memory(tmp_path)
     known = recorded(old, 3)
     whole = old.path.read_bytes()
-    row = (2 * 2 + int(known[0][2])) * (7 * 4 + 8)
-    unread = (2 * 2 + 1 - int(known[0][2])) * (7 * 4 + 8)
+    row = (2 * 2 + int(known.slots[2])) * (7 * 4 + 8)
+    unread = (2 * 2 + 1 - int(known.slots[2])) * (7 * 4 + 8)
     for place, client in ((row, 2), (row + 27, 2), (unread, None)):
         old.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         if client is None:
-            memory(tmp_path).take_over(old.path, *known)
+            memory(tmp_path).take_over(tmp_path, known)
             continue
         with pytest.raises(UserError, match="has lost what client 2 remembered"):
-            memory(tmp_path).take_over(old.path, *known)
+            memory(tmp_path).take_over(tmp_path, known)
     old.path.write_bytes(whole[:row])
     with pytest.raises(UserError, match="has lost what client 2 remembered"):
-        memory(tmp_path).take_over(old.path, *known)
+        memory(tmp_path).take_over(tmp_path, known)
     new = memory(tmp_path)
     old.path.unlink()
     with pytest.raises(UserError, match="cannot be read"):
-        new.take_over(old.path, *known)
+        new.take_over(tmp_path, known)
 
 
 def test_memory_is_read_when_it_is_looked_at(tmp_path: Path) -> None:
@@ -127,25 +126,29 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
     server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
     slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
     checksums = np.array([2**64 - 1, 1], "<u8")
-    saved = checkpoint.Checkpoint(
-        7, 9, server, torch.ones(2, 3), True, "memory-3.bin", slots, participations, checksums
-    )
+    remembered = MemorySnapshot("memory-3.bin", slots, participations, checksums)
+    saved = checkpoint.Checkpoint(7, 9, server, torch.ones(2, 3), True, remembered)
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
-    assert (found.round, found.questions, found.over, found.memory) == (7, 9, True, "memory-3.bin")
+    assert (found.round, found.questions, found.over) == (7, 9, True)
     assert torch.equal(found.averaged, torch.ones(2, 3))
     assert list(found.server["agent"]) == ["second", "first"]
     assert torch.equal(found.server["agent"]["second"], torch.ones(2))
-    assert found.slots.tolist() == [1, 0]
-    assert found.participations.tolist() == [2, 3]
-    assert found.checksums.tolist() == [2**64 - 1, 1]
+    assert found.memory is not None
+    assert found.memory.file == "memory-3.bin"
+    assert found.memory.slots.tolist() == [1, 0]
+    assert found.memory.participations.tolist() == [2, 3]
+    assert found.memory.checksums.tolist() == [2**64 - 1, 1]
+
+
+def test_a_checkpoint_without_clients_memory_comes_back(tmp_path: Path) -> None:
+    kept = checkpoint.save(checkpoint.Checkpoint(1, 2, {"a": 1}, None, False, None), tmp_path / "c.safetensors")
+    found = checkpoint.load(kept, tmp_path)
+    assert (found.round, found.questions, found.server, found.memory) == (1, 2, {"a": 1}, None)
 
 
 def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path: Path) -> None:
-    empty = np.zeros(0, np.uint8)
-    kept = checkpoint.save(
-        checkpoint.Checkpoint(1, 1, {"a": 1}, None, False, "", empty, empty, empty), tmp_path / "c.safetensors"
-    )
+    kept = checkpoint.save(checkpoint.Checkpoint(1, 1, {"a": 1}, None, False, None), tmp_path / "c.safetensors")
     whole = (tmp_path / kept.name).read_bytes()
     for place in range(len(whole)):
         (tmp_path / kept.name).write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])

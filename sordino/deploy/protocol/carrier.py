@@ -1,4 +1,4 @@
-"""What carries bytes between the coordinator and the sites; and a carrier to sites in this process."""
+"""Carriers of bytes between the server and the sites: the interface, and one to sites in this process."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Failure:
-    """Why no answer came from a node."""
+    """A node that gave no answer."""
 
     why: str
-    """A sentence for people who watch; nothing is decided by it."""
+    """Reason, for people who watch; nothing is decided by it."""
 
 
 class Carrier(Protocol):
-    """The way to nodes. A node's number is no identity: it may be another site's tomorrow."""
+    """Way to the nodes, one for each connected site. A node's number is no identity: it may be another site's later."""
 
     def nodes(self) -> Sequence[int]:
-        """The nodes that can be reached now."""
+        """Nodes that can be reached now."""
 
     def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
-        """Bring each node its request, and back what it answers, in the order in which answers come.
+        """Bring each node its request, and yield nodes with their answers or failures, in the order in which they come.
 
-        It ends when every node has answered or failed, after `seconds` at the latest.
+        It ends when every node has answered or failed, and after `seconds` at the latest.
         """
 
 
-class Answering(Protocol):
-    """Whatever answers to messages, as a site does."""
+class Responder(Protocol):
+    """Answers messages, as a site does."""
 
     def answer(self, request: bytes) -> bytes:
-        """What it answers."""
+        """Answer a message."""
 
 
 Fault = Callable[[int, bytes, Callable[[], bytes]], bytes | Failure]
-"""What becomes of a request to a node: it may let the site answer, alter what it says, or lose it."""
+"""Stands between a node and its site, given as a function that answers: it may alter or lose the answer."""
 
 
-class Direct:
+class InProcessCarrier:
     """A carrier to sites in this process; node numbers are places in the list."""
 
-    def __init__(self, sites: Sequence[Answering], fault: Fault | None = None) -> None:
+    def __init__(self, sites: Sequence[Responder], fault: Fault | None = None) -> None:
         self.sites, self.fault = sites, fault
 
     def nodes(self) -> Sequence[int]:

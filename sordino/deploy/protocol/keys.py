@@ -1,4 +1,4 @@
-"""Signatures: a site's lasting Ed25519 identity, what it signs, and the hash of the code that it runs."""
+"""Sites' lasting Ed25519 identities and signatures, and the hash of the installed code."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def new_identity() -> bytes:
-    """A private Ed25519 key."""
+    """Draw a private Ed25519 key."""
     return Ed25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_identity(private: bytes) -> bytes:
-    """Its public half."""
+    """Public half of a private key; it identifies a site."""
     return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def signed(private: bytes, purpose: str, *parts: bytes) -> bytes:
-    """A signature of `parts` for one purpose."""
-    return Ed25519PrivateKey.from_private_bytes(private).sign(_said(purpose, parts))
+def sign(private: bytes, purpose: str, *parts: bytes) -> bytes:
+    """Sign `parts` for one purpose; the signature holds for no other."""
+    return Ed25519PrivateKey.from_private_bytes(private).sign(_signed_bytes(purpose, parts))
 
 
 def is_signed(identity: bytes, signature: bytes, purpose: str, *parts: bytes) -> bool:
-    """Whether a site has signed `parts` for this purpose."""
+    """Whether `signature` is that of the site `identity` over `parts`, for this purpose."""
     try:
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _said(purpose, parts))
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _signed_bytes(purpose, parts))
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
-def _said(purpose: str, parts: tuple[bytes, ...]) -> bytes:
-    """What is signed: bytes that say where each part ends."""
+def _signed_bytes(purpose: str, parts: tuple[bytes, ...]) -> bytes:
+    """Bytes that are signed: purpose and parts, each with its length, so that parts cannot run into each other."""
     whole = (b"sordino 1", purpose.encode(), *parts)
     return b"".join(len(part).to_bytes(8, "big") + part for part in whole)
 

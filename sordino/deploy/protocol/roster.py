@@ -1,4 +1,4 @@
-"""Who takes part: the sites' names and lasting public keys, in the order of their numbers."""
+"""Rosters: the names and lasting public keys of a federation's sites, in the order of their client numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sordino.errors import UserError, quoted
 from sordino.util.toml import read_toml
 
 IDENTITY_BYTES = 32
-"""Of an Ed25519 public key."""
+"""Length of an Ed25519 public key."""
 
 
 @dataclass(frozen=True)
@@ -22,38 +22,38 @@ class Member:
 
     name: str
     identity: bytes
-    """Its public Ed25519 key."""
+    """Lasting Ed25519 public key."""
 
 
 def fingerprint(identity: bytes) -> str:
-    """What people compare over the telephone: 80 bits of a hash, in groups of four digits."""
+    """Fingerprint of a public key for people to compare: 80 bits of its hash, in groups of four hexadecimal digits."""
     digits = hashlib.sha256(identity).hexdigest()[:20]
     return " ".join(digits[place : place + 4] for place in range(0, len(digits), 4))
 
 
 def read_roster(path: Path) -> list[Member]:
-    """The members that a TOML file names in tables [[site]] with `name` and `identity`."""
+    """Read a roster: a TOML file with a table [[site]] with `name` and `identity` for each site."""
     try:
         table = read_toml(path)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"The roster {path} cannot be read: {error}.") from error
     rows = table.get("site", [])
     if not isinstance(rows, list) or not rows:
-        raise UserError(f"The roster {path} names no site: it needs a table [[site]] with name and identity for each.")
+        raise UserError(f"The roster {path} names no site: write a table [[site]] with name and identity for each.")
     members = [_member(row, path) for row in rows]
     check_members(members, f"The roster {path}")
     return members
 
 
 def check_members(members: Sequence[Member], where: str) -> None:
-    """Refuse a roster that names somebody twice."""
+    """Refuse a roster that names a site twice; `where` names the roster in the error."""
     for what, values in (("name", [one.name for one in members]), ("identity", [one.identity for one in members])):
         if len(set(values)) < len(values):
-            raise UserError(f"{where} has the same {what} twice: each site has its own.")
+            raise UserError(f"{where} has the same {what} twice: each site needs its own.")
 
 
-def written_roster(members: Sequence[Member]) -> str:
-    """A roster as TOML, without fingerprints: whoever reads one works them out, because a comment may lie."""
+def roster_toml(members: Sequence[Member]) -> str:
+    """Roster as TOML. It holds no fingerprints: readers compute them, because a comment could lie."""
     rows = [
         f'[[site]]\nname = {json.dumps(one.name, ensure_ascii=False)}\nidentity = "{one.identity.hex()}"\n'
         for one in members
@@ -69,8 +69,9 @@ def _member(row: object, path: Path) -> Member:
         key = b""
     if not isinstance(name, str) or not name or len(key) != IDENTITY_BYTES:
         raise UserError(
-            f"The roster {path} has a site with name {quoted(name)} whose identity is not 64 hexadecimal digits."
+            f"The roster {path} has a site with name {quoted(name)} whose identity is not 64 hexadecimal digits: "
+            "copy it from `sordino serve roster`."
         )
-    if not name.isprintable():  # it stands beside the fingerprint that owners compare, and must not hide another
-        raise UserError(f"The roster {path} has a site called {quoted(name)}: a name is letters that can be shown.")
+    if not name.isprintable():  # it is shown beside the fingerprint that owners compare, and must not hide another
+        raise UserError(f"The roster {path} has a site called {quoted(name)}: use characters that can be shown.")
     return Member(name, key)

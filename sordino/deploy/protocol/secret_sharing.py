@@ -1,4 +1,4 @@
-"""Shamir's secret sharing: any t of n shares give the secret back, fewer tell nothing of it.
+"""Shamir's secret sharing: any t of n shares give the secret back, fewer reveal nothing about it.
 
 Secrets are numbers below the prime 2^256 - 189. A share is a value of a random polynomial of degree t - 1 whose value
 at zero is the secret.
@@ -16,53 +16,60 @@ SHARE_BYTES = 32
 
 
 class SharingError(ValueError):
-    """Shares that are too few, out of range, or not of one secret."""
+    """Shares are too few, out of range, or not of one secret."""
 
 
 def new_secret() -> int:
-    """A number below the prime, uniform."""
+    """Draw a uniform number below the prime."""
     return secrets.randbelow(FIELD)
 
 
 def split(secret: int, threshold: int, places: Sequence[int]) -> list[int]:
-    """One share for each place, of which any `threshold` give `secret`; places are different and not zero."""
+    """Split a secret into one share for each place.
+
+    Args:
+        secret: Number below the prime.
+        threshold: Number of shares that give the secret back.
+        places: Distinct non-zero numbers at which the polynomial is evaluated.
+    """
     if not 1 <= threshold <= len(places):
-        raise SharingError(f"A secret cannot be shared among {len(places)} so that {threshold} are needed.")
+        raise SharingError(f"A secret cannot be split into {len(places)} shares of which {threshold} are needed.")
     if len({place % FIELD for place in places} - {0}) < len(places):
-        raise SharingError("Shares need places that are different and not zero.")
+        raise SharingError("Places of shares must be distinct and not zero.")
     coefficients = [secret, *(secrets.randbelow(FIELD) for _ in range(threshold - 1))]
-    return [_value(coefficients, place) for place in places]
+    return [_evaluate(coefficients, place) for place in places]
 
 
-def joined(shares: Mapping[int, int], threshold: int) -> int:
-    """The secret of which `shares` maps places to shares. More than are needed must agree."""
+def combine(shares: Mapping[int, int], threshold: int) -> int:
+    """Recover a secret from `shares`, a map from places to shares. Shares beyond `threshold` must agree."""
     if len(shares) < threshold:
-        raise SharingError(f"There are {len(shares)} shares of a secret for which {threshold} are needed.")
+        raise SharingError(f"{len(shares)} shares of a secret were given, but {threshold} are needed.")
     if not all(0 <= share < FIELD for share in shares.values()):
-        raise SharingError("A share lies outside of the field.")
+        raise SharingError("A share is not a number below the prime.")
     places = tuple(sorted(shares))
     used, others = places[:threshold], places[threshold:]
     for other in others:
-        if _interpolated(shares, used, other) != shares[other]:
+        if _interpolate(shares, used, other) != shares[other]:
             raise SharingError("The shares do not belong to one secret.")
-    return _interpolated(shares, used, 0)
+    return _interpolate(shares, used, 0)
 
 
-def _value(coefficients: Sequence[int], place: int) -> int:
-    """Of a polynomial, by Horner's rule."""
+def _evaluate(coefficients: Sequence[int], place: int) -> int:
+    """Value of a polynomial at `place`, by Horner's rule."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * place + coefficient) % FIELD
     return value
 
 
-def _interpolated(shares: Mapping[int, int], used: tuple[int, ...], at: int) -> int:
+def _interpolate(shares: Mapping[int, int], used: tuple[int, ...], at: int) -> int:
+    """Value `at` a place of the polynomial through the shares at the places `used`."""
     return sum(shares[place] * weight for place, weight in zip(used, _weights(used, at), strict=True)) % FIELD
 
 
 @lru_cache(maxsize=4096)
 def _weights(places: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """Lagrange's weights with which values at `places` give the value at another place."""
+    """Lagrange weights with which the values at `places` give the value `at` another place."""
     found = []
     for place in places:
         above = below = 1

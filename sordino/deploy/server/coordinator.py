@@ -1,8 +1,9 @@
-"""The server's ledger where records are protected: it knows what each site's plan may cost, not what has been paid.
+"""The coordinator: the server's side of a deployment, from the roster of its sites to the models it ends with.
 
-How much noise a site's records get depends on how many it has, and only the site knows. Its plan keeps within its
-budget whatever the number of turns, so the server charges the whole budget at a client's first turn, and nothing later:
-as a promise of an epsilon at one delta, which is all that it knows.
+Where records are protected, its ledger reserves budgets instead of adding up costs. How much noise a site's records get
+depends on how many it has, and only the site knows. A site's plan keeps within its budget whatever the number of turns,
+so the server charges the whole budget at a client's first turn and nothing later: as a promise of an epsilon at one
+delta, which is all that it knows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import hashlib
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +21,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from sordino.assembly import assemble
 from sordino.data import Dataset, load
 from sordino.deploy import accuracies
 from sordino.deploy.declared import Origin
 from sordino.deploy.protocol.carrier import Carrier
 from sordino.deploy.protocol.roster import Member, check_members
-from sordino.deploy.server.dry_run import rehearse
-from sordino.deploy.server.journal import FILE, Heads, Journal
+from sordino.deploy.server.dry_run import try_script
+from sordino.deploy.server.journal import FILE, DeploymentJournal, Heads
 from sordino.deploy.server.questions import Sites
 from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.terms import Terms, terms_of
@@ -49,28 +51,28 @@ from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Charge, Public, Releases
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
-from sordino.simulator.memory import Memory
 from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import Stream
 from sordino.store.database import saving
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 from sordino.store.spending import planned_recipes, to_be_kept
 from sordino.store.store import NewRun, Store
 from sordino.trained.models import measured
 from sordino.util.processes import single_threaded
 
 PLAN = "plan"
-"""The name under which a client's whole budget is charged."""
+"""Name of the release as which a client's whole budget is charged."""
 
 
 class ReservingLedger(Ledger):
     """A ledger in which each client pays its whole budget once."""
 
-    def __init__(self, rows: Iterable[Row], delta: float, plan: RecordPlan, needs: RecordNeeds) -> None:
+    def __init__(self, delta: float, plan: RecordPlan, needs: RecordNeeds) -> None:
         """`plan` is that of clients with as many records as the experiment declares, `needs` what their steps need."""
         self._delta, self._plan, self._needs = delta, plan, needs
-        super().__init__(len(plan.turns), "record", rows)
+        super().__init__(len(plan.turns), Unit.RECORD)
 
     def epsilon_so_far(self, delta: float) -> dict[View, float]:
         """Epsilon of the turns so far at a site with as many records as are declared, since other sites' noise is not
@@ -109,7 +111,7 @@ DEADLINES = Deadlines()
 def check_deployable(experiment: Experiment) -> None:
     """Refuse with a sentence what cannot be deployed, before anything is started."""
     terms = terms_of(experiment)
-    rehearse(terms, ground_of(experiment, terms))
+    try_script(terms, server_gate(terms), ground_of(experiment, terms))
 
 
 def start(
@@ -122,13 +124,24 @@ def start(
     deadlines: Deadlines = DEADLINES,
     origin: Origin | None = None,
 ) -> Summary:
-    """Run an experiment at the sites of a roster, whose order is that of the clients' numbers. `origin` is given for a
-    trial, all of whose data lie on this machine: they are the same people as in simulations."""
+    """Run an experiment at the sites of a roster, and return its summary.
+
+    Args:
+        experiment: The experiment, with everything that a deployment declares.
+        roster: The sites, in the order of the clients' numbers.
+        carrier: Brings messages to the sites' machines.
+        store: Where the run is kept.
+        watch: Is told how the run goes on.
+        tell: Is told in sentences what happens between the rounds.
+        deadlines: How long to wait for sites.
+        origin: Given for a trial, all of whose data lie on this machine: they are the same people as in simulations.
+    """
     terms = terms_of(experiment)
     if len(roster) != terms.schedule.clients:
         raise UserError(f"The roster names {len(roster)} sites, but the experiment declares {terms.schedule.clients}.")
     check_members(roster, "The roster")
-    rehearse(terms, ground_of(experiment, terms))
+    ground = ground_of(experiment, terms)
+    try_script(terms, server_gate(terms), ground)
     sites = hashlib.sha256(b"".join(sorted(member.identity for member in roster))).hexdigest()
     # A site is the same client in every run, whatever records it has; a trial's sites are made for one run.
     people, deal = (sites, sites) if origin is None else (origin.people, origin.deal)
@@ -144,16 +157,16 @@ def start(
             planned=to_be_kept(terms, deal),
         ),
     )
-    with contextlib.closing(Journal(store.path(run))) as journal:
-        journal.decide("roster", [[member.name, member.identity.hex()] for member in roster])
-        journal.decide("run", f"{run} {secrets.token_hex(16)}")
+    with contextlib.closing(DeploymentJournal(store.path(run))) as journal:
+        journal.set_fact("roster", [[member.name, member.identity.hex()] for member in roster])
+        journal.set_fact("run", f"{run} {secrets.token_hex(16)}")
         if origin is not None:
-            journal.decide("trial_of", origin.data)
-    return resume(run, carrier, store, watch, tell, deadlines)
+            journal.set_fact("trial_of", origin.data)
+    return _advance(run, terms, ground, carrier, store, watch, tell, deadlines)
 
 
 def deployed_experiment(run: str, store: Store) -> Experiment:
-    """The experiment of a deployed run."""
+    """Experiment of a deployed run; a simulated one is refused."""
     row = store.get(run)
     if not (store.path(run) / FILE).exists():
         raise UserError(f"The run {run!r} is a simulation: `sordino resume {run}` takes it up.")
@@ -168,24 +181,43 @@ def resume(
     tell: Tell | None = None,
     deadlines: Deadlines = DEADLINES,
 ) -> Summary:
-    """Take up a deployed run where it was stopped; one that is done returns its summary again."""
+    """Resume a deployed run where it was stopped; one that is done returns its summary again."""
     experiment = deployed_experiment(run, store)
-    row, terms = store.get(run), terms_of(experiment)
+    terms, is_done = terms_of(experiment), store.get(run).summary is not None
+    ground = None if is_done else ground_of(experiment, terms)
+    return _advance(run, terms, ground, carrier, store, watch, tell, deadlines)
+
+
+def _advance(
+    run: str,
+    terms: Terms,
+    ground: Ground | None,
+    carrier: Carrier,
+    store: Store,
+    watch: Watch | None,
+    tell: Tell | None,
+    deadlines: Deadlines,
+) -> Summary:
+    """Work on a deployed run until it is done and all sites know; `ground` is None where the run itself is done."""
     with store.lock(run), single_threaded(), saving(store.folder), contextlib.ExitStack() as closing:
-        journal = Journal(store.path(run))
+        journal = DeploymentJournal(store.path(run))
         closing.callback(journal.close)
         if journal.fact("run") is None:
             raise UserError(f"The run {run!r} was stopped before it began: start it anew.")
         roster = [Member(name, bytes.fromhex(identity)) for name, identity in journal.fact("roster")]
         heads = Heads(store.folder)
         closing.callback(heads.close)
-        sites = Sites(terms, roster, carrier, journal, heads, server_gate(terms), tell or _silent, deadlines)
+        gate = server_gate(terms)
+        sites = Sites(terms, roster, carrier, journal, heads, gate, tell or _silent, deadlines)
         try:
-            if row.summary is not None:
-                summary = Summary.from_dict(row.summary)
+            if ground is None:
+                summary = Summary.from_dict(store.get(run).summary or {})
             else:
                 trial_of = journal.fact("trial_of")
-                summary = _carried_on(run, terms, ground_of(experiment, terms), sites, store, watch, closing, trial_of)
+                run_files = closing.enter_context(contextlib.closing(_open_files(store, run, terms)))
+                sites.presence.gather()
+                server = assemble(terms, sites, run_files, gate=gate, ground=ground, watch=watch)
+                summary = _run_to_end(run, terms, server, sites, gate, run_files, trial_of)
             # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
             _end(run, sites, journal, store)
             return summary
@@ -194,75 +226,54 @@ def resume(
             raise Stopped(f"Stopped. `sordino serve --resume {run}{where}` takes the run up.") from error
 
 
-def _carried_on(
-    run: str,
-    terms: Terms,
-    ground: Ground,
-    sites: Sites,
-    store: Store,
-    watch: Watch | None,
-    closing: contextlib.ExitStack,
-    trial_of: str | None,
-) -> Summary:
-    method, clients = terms.method, terms.schedule.clients
-    # Clients remember at their sites; here there is nothing to remember.
-    memory = Memory(store.path(run), {"nothing": torch.zeros(0)}, clients)
-    closing.callback(memory.close)
-    books = RunBooks(store, run, terms.identity, memory, method.unit, clients)
-    closing.callback(books.close)
-    plan = terms.allowance.records
+def _open_files(store: Store, run: str, terms: Terms) -> RunFiles:
+    """Open the stored state of a deployed run. Every round is saved: sites would have to be asked, and pay, again."""
+    plan, ledger = terms.allowance.records, Ledger(terms.schedule.clients, terms.method.unit)
     if plan is not None:
-        books.ledger = ReservingLedger(books.ledger.rows, terms.budget.delta, plan, method.record_needs())
-    sites.presence.gather()
-    server = Server(
-        method,
-        terms.schedule,
-        terms.budget,
-        server_gate(terms),
-        sites,
-        books,
-        ground,
-        terms.experiment.evaluate_every,
-        watch,
-        save_seconds=0.0,
-        averages=terms.experiment.personal == "blend",
-    )
+        ledger = ReservingLedger(terms.budget.delta, plan, terms.method.record_needs())
+    return RunFiles(store, run, terms.identity, ledger, saves_every_round=True)
+
+
+def _run_to_end(
+    run: str, terms: Terms, server: Server, sites: Sites, gate: Gate, run_files: RunFiles, trial_of: str | None
+) -> Summary:
+    """Run the method's script to its end, and store its models and summary; `trial_of` are the data of a trial."""
     notes = list(terms.notes)
     try:
         server.run_script(terms.initial)
     except OutOfBudgetError:
         notes.append("The run ended early: too few sites had budget left for another question.")
-    ending = server.end()
-    names = sites.names()
-    models = _save_models(run, terms, ending, names, store.path(run))
-    found, deviation = _shared_accuracies(terms, ending, sites, books, early=len(notes) > len(terms.notes))
-    summary = summarize(run, terms, ending, books, names, np.full(clients, np.nan))
+    ending, names = server.end(), sites.names()
+    models = _save_models(run, terms, ending, names, run_files.folder)
+    early = len(notes) > len(terms.notes)
+    found, deviation = _shared_accuracies(terms, ending, sites, gate, run_files, early)
+    summary = summarize(run, terms, ending, run_files, names, np.full(terms.schedule.clients, np.nan))
     summary = replace(summary, deployed=True, trial_of=trial_of)
     if found:
         summary = replace(summary, accuracy={**summary.accuracy, **found}, accuracy_noise=deviation)
         notes.append(f"Accuracies are means over the sites that were asked, with noise of deviation {deviation:.1%}.")
     summary = replace(summary, notes=notes + [note for note in summary.notes if note not in notes])
-    books.save(ending.now, summary, models)
+    run_files.save(ending.now, summary, models)
     return summary
 
 
 def _shared_accuracies(
-    terms: Terms, ending: Ending, sites: Sites, books: RunBooks, early: bool
+    terms: Terms, ending: Ending, sites: Sites, gate: Gate, run_files: RunFiles, early: bool
 ) -> tuple[dict[str, float], float]:
-    """The accuracies that sites share with the server, where part of the budget is kept for them and is left."""
+    """Mean accuracies that sites share with the server, and the deviation of their noise; empty where no part of the
+    budget is kept for them, or the run ended `early` because budgets were used up."""
     if not terms.experiment.metrics_share or early:
         return {}, 0.0
-    gate, schedule = server_gate(terms), terms.schedule
-    served = ending.served
-    told = accuracies.message(served.models[0].clone() if served is not None and len(served.models) == 1 else None)
+    schedule, served = terms.schedule, ending.served
+    told = accuracies.make_message(served.models[0].clone() if served is not None and len(served.models) == 1 else None)
     drawn = torch.randperm(schedule.clients, generator=gate.source.generator(accuracies.STEP))
     who = sorted(drawn[: schedule.cohort].tolist())
     question = Question(ending.now.questions, schedule.rounds, accuracies.STEP, told, who)
-    return accuracies.shared(sites.ask, question, terms.steps()[accuracies.STEP], gate, books)
+    return accuracies.collect(sites.ask, question, terms.steps()[accuracies.STEP], gate, run_files)
 
 
-def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
-    """Give every site that can be reached the models that are its own, and let it destroy its keys of the run."""
+def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store) -> None:
+    """Give every site that can be reached its own models, and let it destroy its keys of the run."""
     if journal.fact("ended"):
         return
     kept = store.get(run).models
@@ -276,16 +287,17 @@ def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
         return given if clusters is None else {word: rows[int(clusters[number])] for word, rows in given.items()}
 
     if sites.end(models):
-        journal.decide("ended", True)
+        journal.set_fact("ended", True)
 
 
 def server_gate(terms: Terms) -> Gate:
-    """What the server reads sums and messages with. It draws no noise, and its own choices follow from the seed."""
+    """Gate with which the server reads sums and messages. It draws no noise; the server's own choices follow from the
+    seed."""
     return Gate(terms.allowance, Seeded(terms.experiment.seed, terms.identity), MECHANISMS["integers"])
 
 
 def ground_of(experiment: Experiment, terms: Terms) -> Ground:
-    """What the server knows of the data and the network, with the public records where the method needs them."""
+    """Public facts about the data and the network, with the public records where the method needs them."""
     records = None
     if terms.method.needs_public() or experiment.public is not None:
         public = _public(experiment, terms)
@@ -314,7 +326,7 @@ def _public(experiment: Experiment, terms: Terms) -> Dataset:
 
 
 def _save_models(run: str, terms: Terms, ending: Ending, names: Sequence[str], folder: Path) -> checkpoints.KeptFile:
-    """Write the server's models and what they mean; personal ones, and how they do, are at the sites."""
+    """Write the server's models and their description; personal models and their metrics are at the sites."""
     unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
     tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
     if ending.served is not None:

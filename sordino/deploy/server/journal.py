@@ -1,8 +1,8 @@
-"""What the server of a deployment keeps besides its run's books: who takes part, and how far each question is.
+"""The journal of a deployed run: the sites that take part, and the progress of each question.
 
-For a question it keeps the cohort, the list of survivors, which is on disk before anybody is told of it, and the sum;
-single messages are never written. A server that is killed goes on with the same cohort and the same survivors; the
-sites send again what they sent.
+For a question it holds the cohort, the list of survivors, which is on disk before any site learns of it, and the sum.
+Single messages are never written. A killed server continues with the same cohort and the same survivors, and the sites
+send the same answers again.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sordino.deploy.database import AlteredError, Database, Table
-from sordino.deploy.site.ledger import Ask, Head
+from sordino.deploy.database import AlteredError, CheckedDatabase, CheckedTable
+from sordino.deploy.site.ledger import Head, QuestionId
 from sordino.experiment.run import DEPLOYMENT
 
 FILE = DEPLOYMENT
 HEADS_FILE = "heads.db"
 VERSION = 3
 State = Literal["asked", "fixed", "done", "failed"]
-FACTS = Table("facts", {"name": "text", "value": "text"}, ("name",))
-SITES = Table("sites", {"identity": "blob", "key": "blob", "signature": "blob"}, ("identity",))
-SITES_OF_2 = Table("sites", {**SITES.columns, "position": "integer", "head": "blob"}, SITES.key)
-"""As journals of version 2 have them, with where each ledger ended; that is kept for all runs together (`Heads`)."""
-HEADS = Table("heads", {"identity": "blob", "position": "integer", "head": "blob"}, ("identity",))
-ASKS = Table(
+FACTS = CheckedTable("facts", {"name": "text", "value": "text"}, ("name",))
+SITES = CheckedTable("sites", {"identity": "blob", "key": "blob", "signature": "blob"}, ("identity",))
+SITES_OF_2 = CheckedTable("sites", {**SITES.columns, "position": "integer", "head": "blob"}, SITES.key)
+"""Sites in journals of version 2, with the head of each ledger; `Heads` now keeps those for all runs together."""
+HEADS = CheckedTable("heads", {"identity": "blob", "position": "integer", "head": "blob"}, ("identity",))
+ASKS = CheckedTable(
     "asks",
     {
         **{"round": "integer", "place": "integer", "attempt": "integer", "content": "text", "state": "text"},
@@ -36,132 +36,139 @@ ASKS = Table(
 
 
 @dataclass(frozen=True)
-class Enrolled:
+class EnrolledSite:
     """A site that takes part in the run."""
 
     identity: bytes
     key: bytes
-    """Its public X25519 key of this run."""
+    """Public X25519 key of the site for this run."""
     signature: bytes
-    """With which it signed that key."""
+    """Signature of the site over that key."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class Attempt:
     """An attempt at a question."""
 
     cohort: list[Any]
-    """Identity, key and signature of each site that was asked; for what is not summed, identities only."""
+    """Identity, key and signature of each site that was asked."""
     state: State
     survivors: list[bytes]
     result: bytes | None
-    """The sum, once it is known."""
+    """Packed sum, once it is known."""
 
 
-class Journal(Database):
+class DeploymentJournal(CheckedDatabase):
     """The journal of one deployed run."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / FILE)
-        ((version,),) = self.all("pragma user_version")
+        ((version,),) = self.query("pragma user_version")
         if version == 0:
             with self.transaction():
                 for table in (FACTS, SITES, ASKS):
-                    self.do(table.statement())
-                self.do(f"pragma user_version = {VERSION}")
+                    self.execute(table.creation_sql())
+                self.execute(f"pragma user_version = {VERSION}")
         elif version == 2:
-            self._bring_up_to_date()
+            self._migrate_from_2()
         elif version != VERSION:
             raise AlteredError(f"The journal {self.path} was written by another version of Sordino, or is damaged.")
 
-    def _bring_up_to_date(self) -> None:
-        """Rows have digests over all of their columns: they are read as they were written, and written anew."""
+    def _migrate_from_2(self) -> None:
+        """Drop the columns that version 3 lacks. Digests cover all columns, so every row is read and written anew."""
         with self.transaction():
-            sites = self.find(SITES_OF_2)
-            self.do(f"drop table {SITES.name}")
-            self.do(SITES.statement())
+            sites = self.select(SITES_OF_2)
+            self.execute(f"drop table {SITES.name}")
+            self.execute(SITES.creation_sql())
             for site in sites:
-                self.put(SITES, **site)
-            self.do(f"pragma user_version = {VERSION}")
+                self.upsert(SITES, **site)
+            self.execute(f"pragma user_version = {VERSION}")
 
     def fact(self, name: str) -> Any:
-        """Something that was decided when the run began; None where nothing was."""
-        found = self.find(FACTS, "where name = ?", name)
+        """Value of a fact about the run; None where it is not set."""
+        found = self.select(FACTS, "where name = ?", name)
         return json.loads(found[0]["value"]) if found else None
 
-    def decide(self, name: str, value: Any) -> None:
-        """Write down what is decided once."""
-        self.put(FACTS, name=name, value=json.dumps(value))
+    def set_fact(self, name: str, value: Any) -> None:
+        """Set a fact about the run."""
+        self.upsert(FACTS, name=name, value=json.dumps(value))
 
-    def enrolled(self) -> list[Enrolled]:
-        """The sites that take part."""
-        return [Enrolled(row["identity"], row["key"], row["signature"]) for row in self.find(SITES)]
+    def enrolled_sites(self) -> list[EnrolledSite]:
+        """Sites that take part in the run."""
+        return [EnrolledSite(row["identity"], row["key"], row["signature"]) for row in self.select(SITES)]
 
-    def enrol(self, site: Enrolled) -> None:
-        """Write down a site."""
-        self.put(SITES, identity=site.identity, key=site.key, signature=site.signature)
+    def enrol(self, site: EnrolledSite) -> None:
+        """Add a site that takes part."""
+        self.upsert(SITES, identity=site.identity, key=site.key, signature=site.signature)
 
-    def asked(self, ask: Ask) -> Asked | None:
-        """An attempt at a question, if it was made."""
-        row = self._row(ask)
+    def attempt(self, question: QuestionId) -> Attempt | None:
+        """Progress of an attempt at a question; None where it was not begun."""
+        row = self._row(question)
         if row is None:
             return None
-        survivors = _read(row["survivors"]) if row["survivors"] else []
-        return Asked(_read(row["content"]), row["state"], survivors, row["result"])
+        survivors = _from_json(row["survivors"]) if row["survivors"] else []
+        return Attempt(_from_json(row["content"]), row["state"], survivors, row["result"])
 
-    def begin(self, ask: Ask, cohort: list[Any]) -> Asked:
-        """Write down an attempt before anybody is asked."""
-        self.remove(ASKS, "where round < ?", ask.round - 1)
-        known = {"round": ask.round, "place": ask.place, "attempt": ask.attempt, "content": _written(cohort)}
-        self.put(ASKS, **known, state="asked", survivors=None, result=None)
-        return Asked(cohort, "asked", [], None)
+    def begin_attempt(self, question: QuestionId, cohort: list[Any]) -> Attempt:
+        """Store an attempt before any site is asked; `cohort` lists identity, key and signature of each."""
+        self.delete(ASKS, "where round < ?", question.round - 1)
+        known = {
+            "round": question.round,
+            "place": question.place,
+            "attempt": question.attempt,
+            "content": _to_json(cohort),
+        }
+        self.upsert(ASKS, **known, state="asked", survivors=None, result=None)
+        return Attempt(cohort, "asked", [], None)
 
-    def fix(self, ask: Ask, survivors: list[bytes]) -> None:
-        """Write down who answered, before any of them is told."""
-        self._set(ask, state="fixed", survivors=_written(survivors))
+    def fix_survivors(self, question: QuestionId, survivors: list[bytes]) -> None:
+        """Store the identities of the survivors, before any site learns of them."""
+        self._set(question, state="fixed", survivors=_to_json(survivors))
 
-    def done(self, ask: Ask, result: bytes) -> None:
-        """Write down the sum."""
-        self._set(ask, state="done", result=result)
+    def keep_sum(self, question: QuestionId, result: bytes) -> None:
+        """Store the packed sum and end the attempt."""
+        self._set(question, state="done", result=result)
 
-    def fail(self, ask: Ask) -> None:
-        """Give an attempt up."""
-        self._set(ask, state="failed")
+    def give_up(self, question: QuestionId) -> None:
+        """Mark an attempt as failed."""
+        self._set(question, state="failed")
 
-    def _row(self, ask: Ask) -> dict[str, Any] | None:
-        found = self.find(ASKS, "where round = ? and place = ? and attempt = ?", *ask.order)
+    def _row(self, question: QuestionId) -> dict[str, Any] | None:
+        found = self.select(ASKS, "where round = ? and place = ? and attempt = ?", *question.order)
         return found[0] if found else None
 
-    def _set(self, ask: Ask, **changes: Any) -> None:
-        row = self._row(ask)
+    def _set(self, question: QuestionId, **changes: Any) -> None:
+        row = self._row(question)
         if row is not None:
-            self.put(ASKS, **row | changes)
+            self.upsert(ASKS, **row | changes)
 
 
-class Heads(Database):
-    """Last known head of each site's ledger, over all runs of a store."""
+class Heads(CheckedDatabase):
+    """Newest known head of each site's ledger, over all runs of a store."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / HEADS_FILE)
-        self.do(HEADS.statement(unless_there=True))
+        self.execute(HEADS.creation_sql(if_not_exists=True))
 
-    def saw(self, identity: bytes, head: Head) -> None:
-        """Store the head of a site's ledger, as the site reports it."""
+    def update(self, identity: bytes, head: Head) -> None:
+        """Store the head of a site's ledger that the site reports, if it is newer than the one known."""
         known = self.head(identity)
         if known is None or known.position < head.position:
-            self.put(HEADS, identity=identity, position=head.position, head=head.link)
+            self.upsert(HEADS, identity=identity, position=head.position, head=head.link)
 
     def head(self, identity: bytes) -> Head | None:
-        """Last known head of a site's ledger; None where there is none."""
-        found = self.find(HEADS, "where identity = ?", identity)
+        """Newest known head of a site's ledger; None where none is known."""
+        found = self.select(HEADS, "where identity = ?", identity)
         return Head(found[0]["position"], found[0]["head"]) if found else None
 
 
-def _written(value: list[Any]) -> str:
+def _to_json(value: list[Any]) -> str:
+    """Encode a list of bytes, or of lists of bytes."""
     return json.dumps([one.hex() if isinstance(one, bytes) else [part.hex() for part in one] for one in value])
 
 
-def _read(text: str) -> list[Any]:
+def _from_json(text: str) -> list[Any]:
+    """Inverse of `_to_json`."""
     return [
         bytes.fromhex(one) if isinstance(one, str) else [bytes.fromhex(part) for part in one]
         for one in json.loads(text)

@@ -1,4 +1,4 @@
-"""Who of a roster can be reached: sites are greeted, prove who they are and enrol in the run."""
+"""The sites of a roster that can be reached: the server greets them, checks who they are and enrols them in the run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Carrier, Failure
 from sordino.deploy.protocol.roster import Member
-from sordino.deploy.server.journal import Enrolled, Heads, Journal
+from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.site.ledger import Head
 from sordino.deploy.terms import Terms
 from sordino.errors import UserError
 
-PAUSE = 0.5
-"""Seconds between two looks for sites that are missing."""
+PAUSE_SECONDS = 0.5
+"""Seconds between two searches for missing sites."""
 
 
 class Presence:
@@ -27,38 +27,48 @@ class Presence:
         terms: Terms,
         roster: Sequence[Member],
         carrier: Carrier,
-        journal: Journal,
+        journal: DeploymentJournal,
         heads: Heads,
         tell: Callable[[str], None],
         patience: float,
     ) -> None:
-        """`patience` is for how many seconds sites are waited for, and each greeting is."""
+        """Know the sites of a run.
+
+        Args:
+            terms: The run's terms.
+            roster: Sites in the order of their client numbers.
+            carrier: Way to the sites.
+            journal: Journal of the run, which holds its name and the enrolled sites.
+            heads: Newest known heads of the sites' ledgers.
+            tell: Shows a sentence to the operator.
+            patience: Seconds to wait for missing sites, and for each greeting's reply.
+        """
         self.roster, self.run = roster, str(journal.fact("run"))
         self.number = {member.identity: number for number, member in enumerate(roster)}
-        """Of each site, as a client."""
+        """Client number of each site."""
         self.nodes: dict[bytes, int] = {}
-        """Where those can be reached that take part."""
+        """Nodes of the sites that take part and can be reached."""
         self.reached: dict[bytes, int] = {}
-        """Nodes of all sites of the roster that can be reached, whether they take part or not."""
+        """Nodes of all sites of the roster that can be reached, whether or not they take part."""
         self._heads = heads
         self._terms, self._carrier, self._journal, self._tell, self._patience = terms, carrier, journal, tell, patience
         self._greeted: set[int] = set()
 
     def name(self, identity: bytes) -> str:
-        """What a site is called."""
+        """Name of a site."""
         return self.roster[self.number[identity]].name
 
     def echo(self, identity: bytes) -> list[Any] | None:
-        """Last known head of a site's ledger, over all runs, as it is sent to the site."""
+        """Newest known head of a site's ledger, over all runs, as it is sent to the site; None where none is known."""
         head = self._heads.head(identity)
-        return None if head is None else head.packed()
+        return None if head is None else head.to_list()
 
-    def saw(self, identity: bytes, head: Head) -> None:
-        """Store the head of a site's ledger, as the site reports it."""
-        self._heads.saw(identity, head)
+    def record_head(self, identity: bytes, head: Head) -> None:
+        """Store the head of a site's ledger that the site reports."""
+        self._heads.update(identity, head)
 
     def gather(self) -> None:
-        """Wait until all sites of the roster take part, or, when the time is over, enough of them."""
+        """Wait until all sites of the roster take part; after `patience` seconds, continue with enough of them."""
         until = time.monotonic() + self._patience
         while True:
             self.find()
@@ -67,17 +77,17 @@ class Presence:
                 return
             if time.monotonic() > until:
                 break
-            time.sleep(PAUSE)
+            time.sleep(PAUSE_SECONDS)
         there = len(self.roster) - len(missing)
         if there < self._terms.minimum:
             raise UserError(
                 f"{there} of {len(self.roster)} sites take part, but {self._terms.minimum} are needed; missing: "
                 f"{', '.join(one.name for one in missing)}."
             )
-        self._tell(f"Not there yet: {', '.join(one.name for one in missing)}.")
+        self._tell(f"These sites do not take part yet: {', '.join(one.name for one in missing)}.")
 
     def find(self) -> None:
-        """Greet nodes that are new, and enrol the sites of the roster among them."""
+        """Greet new nodes, and enrol the sites of the roster among them."""
         online = set(self._carrier.nodes())
         self.nodes = {identity: node for identity, node in self.nodes.items() if node in online}
         self.reached = {identity: node for identity, node in self.reached.items() if node in online}
@@ -85,7 +95,7 @@ class Presence:
         challenge = secrets.token_bytes(32)
         new = dict.fromkeys(online - self._greeted, wire.request("hello", challenge=challenge))
         found: dict[bytes, int] = {}
-        for node, reply in accepted(self._carrier, new, self._patience, lambda node, sentence: None):
+        for node, reply in exchange_accepted(self._carrier, new, self._patience, lambda node, sentence: None):
             identity, signature = reply.get("identity"), reply.get("signature")
             self._greeted.add(node)
             if not isinstance(identity, bytes) or identity not in self.number or not isinstance(signature, bytes):
@@ -93,36 +103,42 @@ class Presence:
             if keys.is_signed(identity, signature, "hello", challenge):
                 found[identity] = node
                 if reply.get("package") != keys.package_hash():
-                    self._tell(f"{self.name(identity)} runs other code of Sordino than this server.")
+                    self._tell(f"{self.name(identity)} runs another version of Sordino's code than this server.")
         self.reached |= found
         self._enrol(found)
 
     def _enrol(self, found: Mapping[bytes, int]) -> None:
+        """Enrol the sites `found`, given as identities with their nodes."""
         about = {"run": self.run, "identity": self._terms.identity, "experiment": self._terms.carried()}
         back = {node: identity for identity, node in found.items()}
         requests = {
             node: wire.request("enrol", number=self.number[identity], echo=self.echo(identity), **about)
             for identity, node in found.items()
         }
-        known = {one.identity: one for one in self._journal.enrolled()}
-        for node, reply in accepted(self._carrier, requests, self._patience, self.telling(back)):
+        known = {one.identity: one for one in self._journal.enrolled_sites()}
+        for node, reply in exchange_accepted(self._carrier, requests, self._patience, self.refusal_reporter(back)):
             identity = back[node]
             try:
-                site, head = self._enrolled(identity, reply, known.get(identity))
+                site, head = self._read_enrolment(identity, reply, known.get(identity))
             except ValueError:
-                self._tell(f"{self.name(identity)} gave no key that it has signed: it is left out.")
+                self._tell(f"{self.name(identity)} sent no key with a valid signature: it is left out.")
                 continue
             before = self._heads.head(identity)
             if before is not None and head.position < before.position:
-                self._tell(f"{self.name(identity)} has a ledger that is older than one seen before: it is left out.")
+                self._tell(
+                    f"{self.name(identity)} has a ledger that is older than the one it had before: it is left out."
+                )
                 continue
-            self._heads.saw(identity, head)
+            self._heads.update(identity, head)
             if identity not in known:
                 self._journal.enrol(site)
                 self._tell(f"{self.name(identity)} takes part.")
             self.nodes[identity] = node
 
-    def _enrolled(self, identity: bytes, reply: Mapping[str, Any], known: Enrolled | None) -> tuple[Enrolled, Head]:
+    def _read_enrolment(
+        self, identity: bytes, reply: Mapping[str, Any], known: EnrolledSite | None
+    ) -> tuple[EnrolledSite, Head]:
+        """Site and head of its ledger from its reply; `ValueError` where the key is unsigned or has changed."""
         key, signature = reply.get("key"), reply.get("signature")
         if not isinstance(key, bytes) or not isinstance(signature, bytes):
             raise ValueError("a key is missing")
@@ -131,15 +147,15 @@ class Presence:
             raise ValueError("a key is not signed")
         if known is not None and known.key != key:
             raise ValueError("a key has changed")
-        return Enrolled(identity, key, signature), Head.read(reply.get("head"))
+        return EnrolledSite(identity, key, signature), Head.from_list(reply.get("head"))
 
-    def telling(self, back: Mapping[int, bytes]) -> Callable[[int, str], None]:
-        """Tells people what a site refuses; `back` is which site is at which node."""
+    def refusal_reporter(self, back: Mapping[int, bytes]) -> Callable[[int, str], None]:
+        """Function that tells the operator why a node refused; `back` maps nodes to sites."""
         return lambda node, sentence: self._tell(f"{self.name(back[node])}: {sentence}")
 
 
-def replies(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> Iterable[tuple[int, Any]]:
-    """Answers as messages, or failures; bytes that are no message are a failure."""
+def exchange(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> Iterable[tuple[int, Any]]:
+    """Send requests to nodes, and yield nodes with their replies or failures; bytes that are no message are one."""
     if not requests:
         return
     for node, content in carrier.trip(requests, seconds):
@@ -147,24 +163,31 @@ def replies(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> 
             yield node, content
             continue
         try:
-            yield node, wire.unpacked(content)
+            yield node, wire.unpack(content)
         except wire.WireError as error:
             yield node, Failure(str(error))
 
 
-def accepted(
+def exchange_accepted(
     carrier: Carrier, requests: Mapping[int, bytes], seconds: float, refused: Callable[[int, str], None]
 ) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    """Answers that are no refusals; of those `refused` is told."""
-    for node, reply in replies(carrier, requests, seconds):
+    """Send requests to nodes, and yield nodes with the replies that are no refusals.
+
+    Args:
+        carrier: Way to the nodes.
+        requests: Request to each node.
+        seconds: Seconds to wait for replies.
+        refused: Called with the node and its sentence where a node refuses.
+    """
+    for node, reply in exchange(carrier, requests, seconds):
         if isinstance(reply, Failure):
             continue
         if reply.get("ok") is True:
             yield node, reply
         else:
-            refused(node, said(reply))
+            refused(node, refusal_text(reply))
 
 
-def said(reply: Mapping[str, Any]) -> str:
-    """Why a site refuses, in its own words; what could do more at the operator's terminal than be read is left out."""
+def refusal_text(reply: Mapping[str, Any]) -> str:
+    """Sentence with which a site refuses, without characters that could control the operator's terminal."""
     return "".join(letter for letter in str(reply.get("sentence"))[:300] if letter.isprintable())

@@ -1,4 +1,4 @@
-"""Questions to sites: what all are told and what each alone, in one trip or, summed under masks, in two."""
+"""Questions to sites, and the transport of a deployment: one trip each or, summed under masks, two."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from sordino.deploy.protocol import integer_rows, secure_sum, wire
 from sordino.deploy.protocol.carrier import Carrier
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.protocol.secure_sum import Cohort, MaskingError, Opening, Party
-from sordino.deploy.server import trips as answers
-from sordino.deploy.server.journal import Asked, Enrolled, Heads, Journal
-from sordino.deploy.server.presence import Presence, accepted
-from sordino.deploy.server.trips import Deadlines, Put, Trips
-from sordino.deploy.site.ledger import Ask
+from sordino.deploy.server.journal import Attempt, DeploymentJournal, EnrolledSite, Heads
+from sordino.deploy.server.presence import Presence, exchange_accepted
+from sordino.deploy.server.trips import (
+    Deadlines,
+    OutgoingQuestion,
+    Trips,
+    read_masked,
+    read_opening,
+    read_values,
+)
+from sordino.deploy.site.ledger import QuestionId
 from sordino.deploy.terms import Terms
 from sordino.errors import UserError
 from sordino.federation.client import Question
@@ -32,107 +38,119 @@ class Plain:
 
     summed = False
     least = 1
-    """How many sites must be there for a question to be put."""
+    """Number of sites that must be there for a question to be asked."""
 
-    def __init__(self, terms: Terms, trips: Trips, journal: Journal, gate: Gate) -> None:
+    def __init__(self, terms: Terms, trips: Trips, journal: DeploymentJournal, gate: Gate) -> None:
         self._terms, self._trips, self._journal, self._gate = terms, trips, journal, gate
 
-    def attempt(self, put: Put, before: Asked) -> Answer | None:
-        """What came of a question; None where too few answered. Who had answered to a killed server answers again."""
-        asked = before.survivors or put.identities
-        everybody = bool(before.survivors) or any(release.once for release in put.releases.values())
+    def attempt(self, question: OutgoingQuestion, before: Attempt) -> Answer | None:
+        """Answer to a question; None where too few sites answered. Sites that had answered a killed server answer
+        again."""
+        asked = before.survivors or question.identities
+        everybody = bool(before.survivors) or any(release.once for release in question.releases.values())
         layout, number = self._terms.learner.layout, self._trips.presence.number
-        public = put.public(layout.layers)
+        public = question.public(layout.layers)
 
         def read(one: bytes, reply: Mapping[str, Any]) -> dict[str, Tensor]:
-            found = answers.values(reply, put.releases, public, layout.size)
-            whole = {name: release for name, release in put.releases.items() if release.unit == "client"}
+            found = read_values(reply, question.releases, public, layout.size)
+            whole = {name: release for name, release in question.releases.items() if release.summed}
             alone = replace(public, clients=[number[one]])
             integer_rows.check_total({name: found[name] for name in whole}, whole, self._gate, alone, sites=1)
             return found
 
-        got = self._trips.work(put, asked, read, everybody)
-        if len(got) < (len(asked) if everybody else self._needed(len(put.question.clients))):
+        got = self._trips.ask_work(question, asked, read, everybody)
+        if len(got) < (len(asked) if everybody else self._needed(len(question.question.clients))):
             return None
         who = sorted(got, key=number.__getitem__)
         if not before.survivors:
-            self._journal.fix(put.ask, who)
-        values = {name: torch.cat([got[one].content[name] for one in who]) for name in put.releases}
+            self._journal.fix_survivors(question.id, who)
+        values = {name: torch.cat([got[one].content[name] for one in who]) for name in question.releases}
         size = sum(one.size for one in got.values())
         unknown = np.full((len(who), 3), np.nan)
         return Answer(values, unknown, 0, size, who=[number[one] for one in who])
 
     def _needed(self, asked: int) -> int:
-        """How many of those asked must answer: as many of a hundred as of a whole cohort."""
+        """Number of the `asked` sites that must answer: the same share of them as of a whole cohort."""
         return max(1, -(-asked * self._terms.minimum // self._terms.schedule.cohort))
 
 
 class Summed:
-    """Questions of whose answers only the sum is seen."""
+    """Questions whose answers are seen in a sum only."""
 
     summed = True
 
-    def __init__(self, terms: Terms, trips: Trips, journal: Journal, gate: Gate) -> None:
+    def __init__(self, terms: Terms, trips: Trips, journal: DeploymentJournal, gate: Gate) -> None:
         self._terms, self._trips, self._journal, self._gate = terms, trips, journal, gate
 
     @property
     def least(self) -> int:
-        """How many sites must be there for a question to be put."""
+        """Number of sites that must be there for a question to be asked."""
         return self._terms.minimum
 
-    def attempt(self, put: Put, before: Asked) -> Answer | None:
-        """What came of a question; None where too few have answered, or what they sent makes no sum.
+    def attempt(self, question: OutgoingQuestion, before: Attempt) -> Answer | None:
+        """Answer to a question; None where too few sites answered, or their messages make no sum.
 
-        A sum that a killed server had written down is taken from there; one that it was opening is opened for the same
-        survivors.
+        A sum that a killed server had written down is read from the journal; one that it was opening is opened for the
+        same survivors.
         """
         if before.state == "done":
-            content = wire.unpacked(bytes(before.result or b""))
+            content = wire.unpack(bytes(before.result or b""))
             return self._answer(content["sums"], before.survivors, content["bytes"])
-        cohort = Cohort(put.hash(), tuple(Party(one.identity, one.key) for one in put.cohort), self._terms.minimum)
-        public = put.public(self._terms.learner.layout.layers)
-        width = sum(integer_rows.widths(put.releases, public).values())
-        kind = secure_sum.UNSIGNED[integer_rows.bits(put.releases, self._gate, public, len(put.cohort))]
+        cohort = Cohort(
+            question.hash(), tuple(Party(one.identity, one.key) for one in question.cohort), self._terms.minimum
+        )
+        public = question.public(self._terms.learner.layout.layers)
+        width = sum(integer_rows.widths(question.releases, public).values())
+        kind = secure_sum.UNSIGNED[integer_rows.bits(question.releases, self._gate, public, len(question.cohort))]
 
         def read(_: bytes, reply: Mapping[str, Any]) -> tuple[np.ndarray, dict[bytes, bytes]]:
-            return answers.masked(reply, cohort, width, kind)
+            return read_masked(reply, cohort, width, kind)
 
-        got = self._trips.work(put, before.survivors or put.identities, read, bool(before.survivors))
+        got = self._trips.ask_work(question, before.survivors or question.identities, read, bool(before.survivors))
         if len(got) < (len(before.survivors) or self._terms.minimum):
             return None
-        survivors = before.survivors or [one for one in put.identities if one in got]
+        survivors = before.survivors or [one for one in question.identities if one in got]
         if not before.survivors:
-            self._journal.fix(put.ask, survivors)
-        openings = self._openings(put, cohort, survivors, {one: got[one].content[1] for one in survivors})
+            self._journal.fix_survivors(question.id, survivors)
+        openings = self._openings(question, cohort, survivors, {one: got[one].content[1] for one in survivors})
         try:
             vectors = {one: got[one].content[0] for one in survivors}
-            total = secure_sum.opened_sum(cohort, vectors, survivors, openings)
-            sums = integer_rows.from_row(total, put.releases, public)
-            integer_rows.check_total(sums, put.releases, self._gate, public, len(survivors))
+            total = secure_sum.open_sum(cohort, vectors, survivors, openings)
+            sums = integer_rows.from_row(total, question.releases, public)
+            integer_rows.check_total(sums, question.releases, self._gate, public, len(survivors))
         except MaskingError as error:
             self._trips.tell(str(error))
             return None
         size = sum(got[one].size for one in survivors)
-        self._journal.done(put.ask, wire.packed({"sums": sums, "bytes": size}))
+        self._journal.keep_sum(question.id, wire.pack({"sums": sums, "bytes": size}))
         return self._answer(sums, survivors, size)
 
     def _openings(
-        self, put: Put, cohort: Cohort, survivors: list[bytes], shares: Mapping[bytes, Mapping[bytes, bytes]]
+        self,
+        question: OutgoingQuestion,
+        cohort: Cohort,
+        survivors: list[bytes],
+        shares: Mapping[bytes, Mapping[bytes, bytes]],
     ) -> dict[bytes, Opening]:
-        """What opens the survivors' sum: of as many as are needed."""
-        about = {"run": put.ask.run, "round": put.ask.round, "place": put.ask.place, "attempt": put.ask.attempt}
+        """Openings of the survivors' sum, from as many sites as are needed."""
+        about = {
+            "run": question.id.run,
+            "round": question.id.round,
+            "place": question.id.place,
+            "attempt": question.id.attempt,
+        }
         dropped = cohort.dropped(survivors)
 
         def request(one: bytes) -> bytes:
             mine = {other: shares[other][one] for other in survivors}
-            common = {"hash": cohort.ask, "survivors": survivors, "shares": mine}
+            common = {"hash": cohort.question, "survivors": survivors, "shares": mine}
             return wire.request("open", echo=self._trips.presence.echo(one), **about, **common)
 
         def read(_: bytes, reply: Mapping[str, Any]) -> Opening:
-            return answers.opening(reply, survivors, dropped)
+            return read_opening(reply, survivors, dropped)
 
         needed = len(survivors) if dropped else cohort.minimum
-        return self._trips.answers(survivors, request, read, self._trips.deadlines.open, needed)
+        return self._trips.collect(survivors, request, read, self._trips.deadlines.open, needed)
 
     def _answer(self, sums: dict[str, Tensor], survivors: list[bytes], size: int) -> Answer:
         numbers = [self._trips.presence.number[one] for one in survivors]
@@ -140,14 +158,16 @@ class Summed:
 
 
 class Sites:
-    """The transport of a deployment."""
+    """The transport of a deployment. Sites keep their own memory and test their own models."""
+
+    memory: None = None
 
     def __init__(
         self,
         terms: Terms,
         roster: Sequence[Member],
         carrier: Carrier,
-        journal: Journal,
+        journal: DeploymentJournal,
         heads: Heads,
         gate: Gate,
         tell: Callable[[str], None],
@@ -162,64 +182,69 @@ class Sites:
         self._round, self._place = -1, -1
 
     def names(self) -> list[str]:
-        """What the sites are called, in the order of their numbers."""
+        """Names of the sites, in the order of their numbers."""
         return [member.name for member in self.presence.roster]
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
-        """Put a question, as often as it takes; each time is charged, and a time that a killed server had begun goes on
-        where it was."""
+        """Ask a question until enough sites have answered it; each attempt is charged, and one that a killed server had
+        begun goes on where it was."""
         self._place = self._place + 1 if question.round == self._round else 0
         self._round = question.round
         releases, tried = due(self._steps[question.step], question.round), 0
         attempt = 0
         while tried < self._deadlines.attempts:
-            ask = Ask(self.presence.run, question.round, self._place, attempt)
+            id = QuestionId(self.presence.run, question.round, self._place, attempt)
             charge()
-            before = self._journal.asked(ask)
+            before = self._journal.attempt(id)
             attempt += 1
             if before is not None and before.state == "failed":
                 continue
             tried += 1
-            answer = self._attempt(question, ask, releases)
+            answer = self._attempt(question, id, releases)
             if answer is not None:
                 return answer
-            if any(release.once for release in releases.values()):  # it is given once: this attempt stays the only one
+            if any(release.once for release in releases.values()):  # sites give it once, so no attempt can follow
                 break
-            self._journal.fail(ask)
+            self._journal.give_up(id)
             self._tell(f"Round {question.round + 1} could not be used: it is tried again, and paid for again.")
         raise UserError(
             f"Round {question.round + 1} cannot be used, too few sites answered (attempts: {tried}): the run can be "
             "resumed when they are there."
         )
 
-    def _attempt(self, question: Question, ask: Ask, releases: Releases) -> Answer | None:
+    def _attempt(self, question: Question, id: QuestionId, releases: Releases) -> Answer | None:
         way = self._summed if self._terms.is_summed(releases) else self._plain
-        before = self._journal.asked(ask)
+        before = self._journal.attempt(id)
         if before is None:
-            enrolled = {one.identity: one for one in self._journal.enrolled()}
+            enrolled = {one.identity: one for one in self._journal.enrolled_sites()}
             asked = [self.presence.roster[number].identity for number in question.clients]
             cohort = [enrolled[one] for one in asked if one in enrolled]
             if len(cohort) < way.least:
                 return None
-            before = self._journal.begin(ask, [[one.identity, one.key, one.signature] for one in cohort])
-        put = Put.of(question, ask, releases, [Enrolled(*one) for one in before.cohort], way.summed)
-        return way.attempt(put, before)
+            before = self._journal.begin_attempt(id, [[one.identity, one.key, one.signature] for one in cohort])
+        outgoing = OutgoingQuestion.of(
+            question, id, releases, [EnrolledSite(*one) for one in before.cohort], way.summed
+        )
+        return way.attempt(outgoing, before)
 
     def end(self, models: Callable[[int], Mapping[str, Tensor]]) -> bool:
-        """Tell every site that the run is over, and give it the models that are its own; whether all have heard it."""
+        """Tell every site that the run is over, and give it its models, by its number; whether all sites have heard
+        it."""
         self.presence.find()
         back = {node: identity for identity, node in self.presence.nodes.items()}
         requests = {
             node: wire.request("end", run=self.presence.run, **models(self.presence.number[identity]))
             for node, identity in back.items()
         }
-        ended = dict(accepted(self._carrier, requests, self._deadlines.work, self.presence.telling(back)))
-        return len(ended) == len(self._journal.enrolled())
+        ended = dict(
+            exchange_accepted(self._carrier, requests, self._deadlines.work, self.presence.refusal_reporter(back))
+        )
+        return len(ended) == len(self._journal.enrolled_sites())
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
-        """What clients remember stays at the sites."""
+        """No states: they stay at the sites."""
         return {}
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        """Accuracies stay at the sites."""
+        """No accuracies: they stay at the sites."""
         return np.full(len(clients), np.nan)

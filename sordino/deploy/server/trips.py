@@ -1,4 +1,4 @@
-"""Reading what sites answer: every answer is what the step and the protocol ask for, or raises `ValueError`."""
+"""Trips to the sites: questions as they are sent, answers as they are read, and waiting for enough of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor
 from sordino.deploy.protocol import wire
 from sordino.deploy.protocol.carrier import Carrier, Failure
 from sordino.deploy.protocol.secure_sum import Cohort, MaskingError, Opening
-from sordino.deploy.server.journal import Enrolled
-from sordino.deploy.server.presence import PAUSE, Presence, accepted, replies, said
+from sordino.deploy.server.journal import EnrolledSite
+from sordino.deploy.server.presence import PAUSE_SECONDS, Presence, exchange, exchange_accepted, refusal_text
 from sordino.deploy.site.freshness import UNCONFIRMED, LedgerStatement
-from sordino.deploy.site.ledger import Ask, Head
+from sordino.deploy.site.ledger import Head, QuestionId
 from sordino.errors import UserError
 from sordino.federation.client import Question
 from sordino.federation.message import Each
@@ -27,63 +27,77 @@ from sordino.privacy.release import Public, Releases
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a site answered to a question."""
+class WorkReply:
+    """A site's answer to a question."""
 
     content: Any
-    """Values, or a masked vector with its shares."""
+    """Released values, or a masked vector with its shares."""
     size: int
-    """Bytes of what left the site."""
+    """Size of what left the site, in bytes."""
     head: Head
-    """Where its ledger ends, by its own account."""
+    """Head of the site's ledger, as the site reports it."""
 
     @classmethod
-    def read(cls, reply: Mapping[str, Any], content: Any) -> Work:
-        """From a reply whose content has been read."""
-        return cls(content, _size(reply), Head.read(reply.get("head")))
+    def read(cls, reply: Mapping[str, Any], content: Any) -> WorkReply:
+        """Read size and head from a reply whose `content` has been read."""
+        return cls(content, _size(reply), Head.from_list(reply.get("head")))
 
 
-def values(reply: Mapping[str, Any], releases: Releases, public: Public, parameters: int) -> dict[str, Tensor]:
-    """What a site sent where each message is protected by itself; the network has so many `parameters`."""
+def read_values(reply: Mapping[str, Any], releases: Releases, public: Public, parameters: int) -> dict[str, Tensor]:
+    """Read a site's released values, where each message is protected by itself.
+
+    Args:
+        reply: The site's reply.
+        releases: Releases of the step; the reply must hold exactly these.
+        public: Public values that widths depend on.
+        parameters: Number of the network's parameters, which gradients must have.
+    """
     found = reply.get("values")
     if not isinstance(found, dict) or set(found) != set(releases):
-        raise ValueError("it is not what the step sends")
+        raise ValueError("the reply does not hold the values that the step releases")
     for name, release in releases.items():
         value, width = found[name], release.width(public)
-        whole = release.unit == "client"
+        whole = release.summed
         if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != 1:
             raise ValueError(f"{name} is not one row")
         if value.dtype != (torch.int64 if whole else torch.float32) or (width or value.shape[1]) != value.shape[1]:
-            raise ValueError(f"{name} has another type or width")
+            raise ValueError(f"{name} has the wrong type or width")
         if release.made_of_gradients and value.shape[1] != parameters:
-            raise ValueError(f"{name} has another width")
+            raise ValueError(f"{name} does not have as many entries as the network has parameters")
         if not whole and not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name} is not finite")
     return found
 
 
-def masked(
+def read_masked(
     reply: Mapping[str, Any], cohort: Cohort, width: int, kind: np.dtype
 ) -> tuple[np.ndarray, dict[bytes, bytes]]:
-    """A site's masked vector of so many numbers, and its shares for all."""
+    """Read a site's masked vector and its encrypted shares for all sites of the cohort.
+
+    Args:
+        reply: The site's reply.
+        cohort: The cohort that was asked.
+        width: Length that the vector must have.
+        kind: Type that its numbers must have.
+    """
     vector, shares = reply.get("vector"), reply.get("shares")
     if not isinstance(vector, np.ndarray) or vector.shape != (width,) or vector.dtype != kind:
-        raise ValueError("a vector has another length or width")
+        raise ValueError("the masked vector has the wrong length or type")
     wanted = {party.identity for party in cohort.parties}
     if not isinstance(shares, dict) or set(shares) != wanted or not all(isinstance(s, bytes) for s in shares.values()):
-        raise ValueError("shares are missing")
+        raise ValueError("shares are missing, or are not bytes")
     return vector, shares
 
 
-def opening(reply: Mapping[str, Any], survivors: Sequence[bytes], dropped: Sequence[bytes]) -> Opening:
-    """What a site gives to open a sum."""
+def read_opening(reply: Mapping[str, Any], survivors: Sequence[bytes], dropped: Sequence[bytes]) -> Opening:
+    """Read a site's part of opening a sum: shares of the survivors' masks, and seeds of those shared with `dropped`."""
     shares, seeds = reply.get("shares"), reply.get("seeds")
     if not isinstance(shares, dict) or not isinstance(seeds, dict):
-        raise ValueError("an opening has shares and seeds")
+        raise ValueError("the opening lacks shares or seeds")
     if set(shares) != set(survivors) or set(seeds) != set(dropped):
-        raise ValueError("an opening is for others")
+        raise ValueError("the opening is for other survivors")
     if not all(isinstance(one, bytes) for one in (*shares.values(), *seeds.values())):
-        raise ValueError("an opening holds bytes")
+        raise ValueError("the opening holds something other than bytes")
     return Opening(shares, seeds)
 
 
@@ -96,69 +110,85 @@ def _size(reply: Mapping[str, Any]) -> int:
 
 
 Reader = Callable[[bytes, Mapping[str, Any]], Any]
-"""Reads a site's answer; one that is none raises."""
+"""Reads the content of a site's reply; raises where the reply is no answer."""
 
 
 @dataclass(frozen=True)
-class Put:
-    """A question as it is put to sites."""
+class OutgoingQuestion:
+    """A question as it is sent to a cohort."""
 
     question: Question
-    ask: Ask
+    id: QuestionId
     releases: Releases
-    cohort: list[Enrolled]
+    cohort: list[EnrolledSite]
     content: bytes
-    """What all of them are told."""
+    """Packed part of the question that is the same for all of them."""
 
     @classmethod
-    def of(cls, question: Question, ask: Ask, releases: Releases, cohort: list[Enrolled], summed: bool) -> Put:
-        """A question to a cohort, whose answers are `summed` or read one by one."""
+    def of(
+        cls, question: Question, id: QuestionId, releases: Releases, cohort: list[EnrolledSite], summed: bool
+    ) -> OutgoingQuestion:
+        """Pack a question.
+
+        Args:
+            question: The method's question.
+            id: Attempt at the question.
+            releases: Releases of its step that are due in its round.
+            cohort: Sites that are asked.
+            summed: Whether answers are summed under masks, or read one by one.
+        """
         told = {name: value for name, value in question.message.items() if not isinstance(value, Each)}
         if summed and len(told) < len(question.message):
             raise UserError(
-                "The method tells each client something of its own, but the secure sum adds up answers to one question "
-                'only: simulate it with `sordino run`, or deploy it with protect_from = "server".'
+                "The method sends each client values of its own, but the secure sum only adds up answers to the same "
+                'question: simulate it with `sordino run`, or deploy it with protect_from = "server".'
             )
-        content = wire.packed(
+        content = wire.pack(
             {
-                **{"run": ask.run, "round": ask.round, "place": ask.place, "attempt": ask.attempt},
+                **{"run": id.run, "round": id.round, "place": id.place, "attempt": id.attempt},
                 **{"question": question.number, "step": question.step, "message": told},
                 "parties": [[one.identity, one.key, one.signature] for one in cohort] if summed else [],
             }
         )
-        return cls(question, ask, releases, cohort, content)
+        return cls(question, id, releases, cohort, content)
 
     @property
     def identities(self) -> list[bytes]:
-        """Of the sites that are asked."""
+        """Identities of the sites that are asked."""
         return [one.identity for one in self.cohort]
 
     def public(self, layers: Sequence[int]) -> Public:
-        """What bounds and widths depend on; `layers` are the network's."""
+        """Public values that bounds and widths depend on; `layers` are the sizes of the network's layers."""
         return Public(self.question.message, self.question.clients, {}, layers)
 
     def own(self, number: int) -> bytes:
-        """What client `number` alone is told; nothing where all are told the same."""
+        """Packed values for client `number` alone; empty where all clients get the same."""
         rows = {name: value for name, value in self.question.message.items() if isinstance(value, Each)}
         if not rows:
             return b""
-        return wire.packed({name: value.values[number : number + 1] for name, value in rows.items()})
+        return wire.pack({name: value.values[number : number + 1] for name, value in rows.items()})
 
     def request(self, number: int, echo: list[Any] | None, notes: Mapping[bytes, Any]) -> bytes:
-        """The message to client `number`, with the `notes` of others on its ledger."""
+        """Message to a site.
+
+        Args:
+            number: Client number of the site.
+            echo: Newest known head of the site's ledger.
+            notes: Other sites' notes on its ledger, by identity.
+        """
         arrays = {
             name: np.frombuffer(part, np.uint8) for name, part in (("ask", self.content), ("own", self.own(number)))
         }
         return wire.request("work", echo=echo, notes=notes, **arrays)
 
     def hash(self) -> bytes:
-        """Of all that a site is told, where all are told the same: what masks are bound to."""
+        """SHA-256 of the whole question, where all sites get the same; masks are bound to it."""
         return hashlib.sha256(hashlib.sha256(self.content).digest() + hashlib.sha256(b"").digest()).digest()
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long sites are waited for, in seconds, and how often a question is put."""
+    """Seconds to wait for sites, by kind of message, and the number of attempts at a question."""
 
     hello: float = 60.0
     work: float = 600.0
@@ -177,33 +207,50 @@ class Trips:
         least: int,
         tell: Callable[[str], None],
     ) -> None:
-        """`least` is with how many sites that can pay the run goes on."""
+        """Make trips to the sites of a run.
+
+        Args:
+            presence: The run's sites.
+            carrier: Way to them.
+            deadlines: Seconds to wait for answers.
+            least: Number of sites with budget left with which the run continues.
+            tell: Shows a sentence to the operator.
+        """
         self.presence, self.deadlines, self.tell = presence, deadlines, tell
         self._carrier, self._least = carrier, least
-        self._broke: set[bytes] = set()
-        """Sites whose budget is used up."""
+        self._exhausted: set[bytes] = set()
+        """Identities of sites whose budget is used up."""
         self._notes: dict[bytes, dict[bytes, Any]] = {}
-        """Notes of other sites, by site that waits until its ledger is confirmed."""
-        self._waited = ""
-        """Last sentence on who waits for whom."""
+        """Other sites' notes, for each site that waits until its ledger is confirmed."""
+        self._last_told = ""
+        """Last sentence that was told about sites that wait."""
 
-    def work(self, put: Put, asked: Sequence[bytes], read: Reader, patient: bool) -> dict[bytes, Work]:
-        """What sites answer to a question, its content by `read`; `patient`: nobody of them can be done without."""
+    def ask_work(
+        self, question: OutgoingQuestion, asked: Sequence[bytes], read: Reader, patient: bool
+    ) -> dict[bytes, WorkReply]:
+        """Ask sites a question, and return the answers by site.
+
+        Args:
+            question: The question.
+            asked: Identities of the sites to ask.
+            read: Reads the content of an answer.
+            patient: Whether to keep looking for unreachable sites until the deadline, because none can be missing.
+        """
 
         def request(one: bytes) -> bytes:
-            return put.request(self.presence.number[one], self.presence.echo(one), self._notes.pop(one, {}))
+            return question.request(self.presence.number[one], self.presence.echo(one), self._notes.pop(one, {}))
 
-        def answered(one: bytes, reply: Mapping[str, Any]) -> Work:
-            return Work.read(reply, read(one, reply))
+        def answered(one: bytes, reply: Mapping[str, Any]) -> WorkReply:
+            return WorkReply.read(reply, read(one, reply))
 
-        got: dict[bytes, Work] = self.answers(asked, request, answered, self.deadlines.work, len(asked), patient)
+        got: dict[bytes, WorkReply] = self.collect(asked, request, answered, self.deadlines.work, len(asked), patient)
         for one, found in got.items():
-            self.presence.saw(one, found.head)
-        if self._broke and len(self.presence.roster) - len(self._broke) < self._least:
+            self.presence.record_head(one, found.head)
+        if self._exhausted and len(self.presence.roster) - len(self._exhausted) < self._least:
             raise OutOfBudgetError
         return got
 
-    def answers(
+    def collect(
         self,
         sites: Sequence[bytes],
         request: Callable[[bytes], bytes],
@@ -212,33 +259,43 @@ class Trips:
         needed: int,
         patient: bool = True,
     ) -> dict[bytes, Any]:
-        """What sites answer, until as many as are `needed` have, nobody is left, or the time is over.
+        """Ask sites until `needed` of them have answered, none is left to ask, or the time is over.
 
-        Who cannot be reached is looked for again while there is time, or once, where others can do without. Who waits
-        until others confirm its ledger is brought their notes.
+        A site that waits until others confirm its ledger is asked again with their notes.
+
+        Args:
+            sites: Identities of the sites to ask.
+            request: Makes the message to a site.
+            read: Reads the content of an answer.
+            seconds: Seconds to wait.
+            needed: Number of answers after which to stop.
+            patient: Whether to look for unreachable sites until the time is over, or only once.
+
+        Returns:
+            The answers that were read, by site.
         """
         until = time.monotonic() + seconds
         got: dict[bytes, Any] = {}
         refused: set[bytes] = set()
         looked = 0
-        unsure: dict[bytes, Any] = {}
+        unconfirmed: dict[bytes, Any] = {}
         while len(got) < needed:
             waiting = [one for one in sites if one not in got and one not in refused]
             left = until - time.monotonic()
-            enough = not patient and (not unsure or len(got) >= self._least)
+            enough = not patient and (not unconfirmed or len(got) >= self._least)
             if not waiting or left <= 0 or (looked > 1 and enough):
                 break
             if looked:
-                time.sleep(min(PAUSE * (looked > 1), left))
+                time.sleep(min(PAUSE_SECONDS * (looked > 1), left))
                 self.presence.find()
             looked += 1
-            unsure = {}
+            unconfirmed = {}
             back = {self.presence.nodes[one]: one for one in waiting if one in self.presence.nodes}
-            for node, reply in replies(self._carrier, {n: request(one) for n, one in back.items()}, left):
+            for node, reply in exchange(self._carrier, {n: request(one) for n, one in back.items()}, left):
                 if isinstance(reply, Failure):
                     continue
                 if reply.get("code") == UNCONFIRMED:
-                    unsure[back[node]] = reply.get("statement")
+                    unconfirmed[back[node]] = reply.get("statement")
                     continue
                 answer = self._read(back[node], reply, read)
                 if answer is None:
@@ -247,13 +304,15 @@ class Trips:
                     got[back[node]] = answer
                 if len(got) >= needed:
                     break
-            self._collect(unsure, min(until - time.monotonic(), self.deadlines.open))
+            self._collect_notes(unconfirmed, min(until - time.monotonic(), self.deadlines.open))
         return got
 
-    def _collect(self, unsure: Mapping[bytes, Any], seconds: float) -> None:
-        """Bring the statements of sites to all others, keep the notes that these return, and tell whom a site waits
-        for."""
-        known = {one: statement for one, statement in unsure.items() if _is_statement(statement)}
+    def _collect_notes(self, unconfirmed: Mapping[bytes, Any], seconds: float) -> None:
+        """Bring the statements of unconfirmed sites to all other sites, and keep the notes that these return.
+
+        The operator is told which sites do not answer.
+        """
+        known = {one: statement for one, statement in unconfirmed.items() if _is_statement(statement)}
         if not known:
             return
         back = {node: one for one, node in self.presence.reached.items()}
@@ -262,7 +321,7 @@ class Trips:
             for node, one in back.items()
         }
         silent = {member.identity for member in self.presence.roster}
-        for node, reply in accepted(self._carrier, requests, seconds, self.presence.telling(back)):
+        for node, reply in exchange_accepted(self._carrier, requests, seconds, self.presence.refusal_reporter(back)):
             found = reply.get("notes")
             notes = found if isinstance(found, dict) else {}
             silent.discard(back[node])
@@ -275,29 +334,29 @@ class Trips:
             self._tell_once(f"Waiting until other sites confirm the ledger of {owners}; no answer yet from {missing}.")
 
     def _tell_once(self, sentence: str) -> None:
-        if sentence != self._waited:
-            self._waited = sentence
+        if sentence != self._last_told:
+            self._last_told = sentence
             self.tell(sentence)
 
     def _read(self, one: bytes, reply: Mapping[str, Any], read: Reader) -> Any:
-        """What a site answered; None, and a sentence, where it is a refusal or no answer."""
+        """Content of a site's answer; None, and a sentence to the operator, where it refuses or gives no answer."""
         name = self.presence.name(one)
         if reply.get("ok") is not True:
             if reply.get("code") == "budget":
-                self._broke.add(one)
-            self.tell(f"{name}: {said(reply)}")
+                self._exhausted.add(one)
+            self.tell(f"{name}: {refusal_text(reply)}")
             return None
         try:
             return read(one, reply)
         except (ValueError, KeyError, TypeError, MaskingError):
-            self.tell(f"{name} sent something that is no answer: it is left out.")
+            self.tell(f"{name} sent a reply that is no valid answer: it is left out.")
             return None
 
 
 def _is_statement(value: Any) -> bool:
-    """Whether a reply of a waiting site holds its statement, for which others can be asked."""
+    """Whether a value of a waiting site's reply is a statement of its ledger's head."""
     try:
-        LedgerStatement.read(value)
+        LedgerStatement.from_list(value)
     except ValueError:
         return False
     return True

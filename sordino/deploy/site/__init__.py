@@ -1,1 +1,18 @@
 """A site: one client on its own machine, with its own records, rules, ledger and memory."""
+
+__all__ = [
+    "context",
+    "data",
+    "end",
+    "enrol",
+    "freshness",
+    "ledger",
+    "requests",
+    "rules",
+    "session",
+    "site",
+    "spending",
+    "status",
+    "witness",
+    "work",
+]

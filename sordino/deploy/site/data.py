@@ -1,4 +1,4 @@
-"""A site's own records, as an experiment declares them."""
+"""A site's records: read from its file, and encoded as an experiment declares them."""
 
 from __future__ import annotations
 
@@ -23,39 +23,49 @@ from sordino.errors import UserError, refuse
 
 @dataclass(frozen=True)
 class SiteFile:
-    """The site's file as it was read: arrays, or a table whose columns an experiment has yet to name."""
+    """The site's file as read: arrays, or a table that an experiment's schema has yet to encode."""
 
     path: Path
     content: ClientFile | Table
 
 
 def read_records(folder: Path, rules: Rules) -> SiteFile:
-    """The site's file."""
+    """Read the file that `data` in the rules of the site in `folder` names."""
     path = folder / rules.data
     if not path.is_file():
-        raise UserError(f"There is no file {path} with this site's records: name it under `data` in site.toml.")
+        raise UserError(
+            f"The file {path} with this site's records is missing: put it there, or correct `data` in site.toml."
+        )
     return SiteFile(path, read_arrays(path) if path.suffix.lower() == ".npz" else read_table(path))
 
 
 def keyed_fingerprint(file: SiteFile, secret: bytes) -> str:
-    """A fingerprint of the records that tells nothing to whoever does not know the secret."""
+    """Fingerprint of the records, keyed with the site's `secret` so that it reveals nothing about them."""
     return hmac.new(secret, people_of([file.path]).encode(), hashlib.sha256).hexdigest()
 
 
-def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
-    """The records as the experiment's clients have them; those of this site stand under every number, and it is asked
-    under its own only."""
+def encode_records(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
+    """Encode a site's records as the experiment declares them, or refuse data that do not fit.
+
+    Every client's number gets this site's records: a site is only ever asked under its own number.
+
+    Args:
+        file: The site's file.
+        terms: Terms of the experiment, with the shape and labels that it declares.
+        rules: The site's rules, for the label column and the fraction of test records.
+        secret: The site's secret, which chooses the test records.
+    """
     try:
         content = file.content
-        found, counted = (content, []) if isinstance(content, ClientFile) else _encoded(content, terms, rules)
-        x, y = _fitted(found, terms)
+        found, counted = (content, []) if isinstance(content, ClientFile) else _encode_table(content, terms, rules)
+        x, y = _to_tensors(found, terms)
     except UserError as error:
         raise RefusedError("data", error) from error
-    test = found.test if found.test is not None else _own_split(len(y), rules.test_fraction, secret)
+    test = found.test if found.test is not None else _choose_test_records(len(y), rules.test_fraction, secret)
     if test.all():
         raise RefusedError("data", f"{file.path} has no training records")
     many = terms.schedule.clients
-    train, held = (_everywhere(x[places], y[places], many) for places in (~test, test))
+    train, held = (_repeat_for_clients(x[places], y[places], many) for places in (~test, test))
     name = file.path.stem
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
@@ -63,17 +73,21 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
     return FederatedData(name, dealt, len(terms.labels), terms.shape, "", people, disclosed=counted)
 
 
-def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:
-    """A table's records, by the experiment's schema or its declared columns as numbers, and sentences with what was
-    counted in them."""
+def _encode_table(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:
+    """Encode a table by the experiment's schema, or its declared columns as numbers.
+
+    Also returns sentences on what was counted in the records, which must not leave the site.
+    """
     schema = terms.schema(rules.label)
     if schema is None:
-        raise UserError(f"{table.path} is a table, but the experiment declares arrays: neither columns nor a schema.")
+        raise UserError(
+            f"{table.path} is a table, but the experiment declares neither `columns` nor a `schema`: use an NPZ file."
+        )
     source: Source = "options" if terms.experiment.table is None else "schema"
     if terms.experiment.table is not None:
         table = read_table(table.path, schema.format_of(table.path.stem))
     elif set(table.columns) != set(schema.columns):
-        raise UserError(f"{table.path} has not the columns {', '.join(schema.columns)}, which are declared.")
+        raise UserError(f"{table.path} does not have the declared columns {', '.join(schema.columns)}.")
     else:
         table = replace(table, columns={name: table.columns[name] for name in schema.columns})
     found = Encoding(table, schema, schema.format_of(table.path.stem), source).result()
@@ -82,15 +96,16 @@ def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list
     return ClientFile(table.path, found.x[found.kept], labels, None), found.counted
 
 
-def _fitted(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+def _to_tensors(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+    """Records in the declared shape, and the indices of their labels."""
     if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
     return torch.from_numpy(x), torch.from_numpy(numbered([file], terms.labels))
 
 
-def _own_split(records: int, fraction: float, secret: bytes) -> np.ndarray:
-    """Which records are for testing: chosen by a secret of the site."""
+def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.ndarray:
+    """Mask of the test records, chosen by the site's secret so that it does not depend on their content."""
     many = min(records - 1, max(1, round(records * fraction))) if records > 1 else 0
     chosen = np.zeros(records, dtype=bool)
     key = int.from_bytes(hashlib.sha256(secret + b"test records").digest(), "big")
@@ -98,5 +113,6 @@ def _own_split(records: int, fraction: float, secret: bytes) -> np.ndarray:
     return chosen
 
 
-def _everywhere(x: torch.Tensor, y: torch.Tensor, clients: int) -> Split:
+def _repeat_for_clients(x: torch.Tensor, y: torch.Tensor, clients: int) -> Split:
+    """Split in which every one of `clients` clients has the same records, stored once."""
     return Split(x, y, np.zeros(clients, dtype=np.int64), np.full(clients, len(y), dtype=np.int64))

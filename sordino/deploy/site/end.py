@@ -1,6 +1,6 @@
-"""How a site answers to `end`: it keeps its models, blended where that is wanted, and destroys the run's keys.
+"""A site's answer to `end`: it keeps its models, blended where the experiment says so, and destroys the run's key.
 
-Nothing of what is worked out here leaves the site.
+Nothing that is computed here leaves the site.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from safetensors.torch import load as loaded
 from torch import Tensor
 
 from sordino.deploy.site import requests
-from sordino.deploy.site.context import Desk
-from sordino.deploy.site.enrol import session_of
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.enrol import get_session
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
-from sordino.deploy.site.session import Session
+from sordino.deploy.site.session import Session, SiteContext
 from sordino.deploy.terms import Terms
 from sordino.federation.blending import FIGURES, Blending, instructions
 from sordino.federation.run_state import Served
@@ -34,49 +33,52 @@ MODELS = "models"
 ACCURACY = METRICS.index("accuracy")
 
 
-def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """A run is over; `model` is what the server has for this site, and `averaged`, where sites blend, the mean of such
-    models over the rounds. A server that knows of no mean sends none: the model stands for it."""
-    run = requests.text(message, "run")
-    with Book(desk.folder) as book:
-        known = book.run(run)
+def answer_end(context: SiteContext, message: Mapping[str, Any]) -> bytes:
+    """Answer `end`: keep the run's models and destroy its key.
+
+    The message's `model` is the server's model for this site, and `averaged`, where sites blend, the mean of such
+    models over the rounds. A server without such a mean sends none; the model then takes its place.
+    """
+    run = requests.read_text(message, "run")
+    with SiteLedger(context.folder) as ledger:
+        known = ledger.run(run)
         if known is not None and known["state"] == "done":
-            return requests.answered()
-        session = session_of(desk, book, run)
+            return requests.ok_reply()
+        session = get_session(context, ledger, run)
         assert known is not None
-        model, averaged = (_given(message.get(name), session.terms) for name in ("model", "averaged"))
+        model, averaged = (_read_model(message.get(name), session.terms) for name in ("model", "averaged"))
         if model is None and averaged is not None:
-            raise RefusedError("bounds", "the mean over the rounds came without a model")
-        content = book.latest(run)
+            raise RefusedError("bounds", "it has the mean over the rounds, but no model")
+        content = ledger.latest_memory(run)
         state = session.blank if content is None else loaded(content)
         tensors, served = _models(session, state, model, averaged)
         figures, shared = np.full(len(METRICS), np.nan), None
-        with single_threaded(), desk.keeping_errors(f"the models of the run {run} cannot be blended or evaluated"):
-            blended, figures = _judged(session, state, served)
+        with single_threaded(), context.log_errors(f"the models of the run {run} cannot be blended or evaluated"):
+            blended, figures = _blend_and_evaluate(session, state, served)
             tensors |= blended
             shared = session.accuracy(model)
-        file = _written(desk, session, run, tensors, figures)
+        file = _write_models(context, session, run, tensors, figures)
         personal = None if np.isnan(figures[ACCURACY]) else float(figures[ACCURACY])
-        with book.transaction():
-            book.end(known, personal, shared, file)
-    desk.sessions.pop(run, None)
-    desk.note(f"the run {run} is over")
-    return requests.answered()
+        with ledger.transaction():
+            ledger.end_run(known, personal, shared, file)
+    context.sessions.pop(run, None)
+    context.log(f"the run {run} is over")
+    return requests.ok_reply()
 
 
-def _given(model: Any, terms: Terms) -> Tensor | None:
-    """A model that came with the message, if it can be one."""
+def _read_model(model: Any, terms: Terms) -> Tensor | None:
+    """Check a model that came with the message; None where there is none."""
     if model is None:
         return None
     if not isinstance(model, Tensor) or model.shape != terms.initial.shape:
-        raise RefusedError("bounds", "the model is not of this network's size")
+        raise RefusedError("bounds", "the model does not have as many parameters as this network")
     return model.float()
 
 
 def _models(
     session: Session, state: dict[str, Tensor], model: Tensor | None, averaged: Tensor | None
 ) -> tuple[dict[str, Tensor], Served | None]:
-    """The site's own model and the server's, as models are stored; and the server's by themselves."""
+    """Tensors of the site's own model and the server's, as models are stored; and the server's model alone."""
     number, terms = session.number, session.terms
     own, there = state["model"].reshape(1, -1), bool(state["participations"] > 0)
     tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
@@ -89,7 +91,9 @@ def _models(
     return tensors | served.tensors(), served
 
 
-def _judged(session: Session, state: dict[str, Tensor], served: Served | None) -> tuple[dict[str, Tensor], np.ndarray]:
+def _blend_and_evaluate(
+    session: Session, state: dict[str, Tensor], served: Served | None
+) -> tuple[dict[str, Tensor], np.ndarray]:
     """Blend the site's models where the run does so, and compute the metrics of the model it predicts with."""
     number, terms = session.number, session.terms
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
@@ -103,22 +107,32 @@ def _judged(session: Session, state: dict[str, Tensor], served: Served | None) -
     return blend, made.accuracies[0, [FIGURES.index(name) for name in METRICS]]
 
 
-def remove_leftovers(folder: Path, book: Book) -> None:
-    """Remove the models of ends that were stopped before the book knew of them."""
-    kept = {run["model"] for run in book.runs()}
+def remove_leftovers(folder: Path, ledger: SiteLedger) -> None:
+    """Remove models whose run was stopped between writing them and committing the end to the ledger."""
+    kept = {run["model"] for run in ledger.runs()}
     for path in (folder / MODELS).glob("*"):
         if f"{MODELS}/{path.name}" not in kept:
             path.unlink()
 
 
-def _written(desk: Desk, session: Session, run: str, tensors: dict[str, Tensor], figures: np.ndarray) -> KeptFile:
-    """The models in a file; a crash leaves either nothing or the whole of it."""
+def _write_models(
+    context: SiteContext, session: Session, run: str, tensors: dict[str, Tensor], figures: np.ndarray
+) -> KeptFile:
+    """Write models into a file that the ledger will name; a crash leaves the whole file or nothing.
+
+    Args:
+        context: The site's context.
+        session: Session of the run.
+        run: The run's name.
+        tensors: Models, by the names under which they are stored.
+        figures: Metrics of the model that the site predicts with.
+    """
     names = [str(number) for number in range(session.terms.schedule.clients)]
-    names[session.number] = desk.allowed.rules.name
+    names[session.number] = context.policy.rules.name
     rows = np.full((len(names), len(METRICS)), np.nan)
     rows[session.number] = figures
-    about = session.terms.described(run, names, desk.allowed.rules.label)
-    path = desk.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
+    about = session.terms.described(run, names, context.policy.rules.label)
+    path = context.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
     path.parent.mkdir(exist_ok=True)
     write_tensors(tensors | measured(rows), path.with_suffix(".tmp"), about.metadata())
     kept = keep_file(path.with_suffix(".tmp"), path)

@@ -1,4 +1,4 @@
-"""How a site answers to `hello` and `enrol`: who it is, and whether it takes part in a run."""
+"""A site's answers to `hello` (who it is) and `enrol` (whether it takes part in a run)."""
 
 from __future__ import annotations
 
@@ -8,91 +8,103 @@ from typing import Any
 
 from sordino.deploy.protocol import keys, secure_sum
 from sordino.deploy.site import requests
-from sordino.deploy.site.context import Desk
-from sordino.deploy.site.data import as_declared
-from sordino.deploy.site.freshness import check_only_one
-from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.data import encode_records
+from sordino.deploy.site.freshness import check_single_ledger
+from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
-from sordino.deploy.site.session import Session
-from sordino.deploy.site.status import telling
+from sordino.deploy.site.session import Session, SiteContext, limit_data_refusals
 from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 
 
-def hello(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """Who the site is: it signs what the server has just made up."""
-    challenge = requests.bytes_of(message, "challenge", 32)
-    signature = keys.signed(desk.private, "hello", challenge)
-    return requests.answered(identity=desk.identity, signature=signature, package=keys.package_hash())
+def answer_hello(context: SiteContext, message: Mapping[str, Any]) -> bytes:
+    """Answer `hello`: prove the site's identity by signing the server's challenge."""
+    challenge = requests.read_bytes(message, "challenge", 32)
+    signature = keys.sign(context.private, "hello", challenge)
+    return requests.ok_reply(identity=context.identity, signature=signature, package=keys.package_hash())
 
 
-def enrol(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """Take part in a run: a key for it, made once and signed."""
-    run, identity = requests.text(message, "run"), requests.text(message, "identity")
-    number, carried = requests.count(message, "number"), message.get("experiment")
+def answer_enrol(context: SiteContext, message: Mapping[str, Any]) -> bytes:
+    """Answer `enrol`: take part in a run, with a signed X25519 key that is made once for it."""
+    run, identity = requests.read_text(message, "run"), requests.read_text(message, "identity")
+    number, carried = requests.read_count(message, "number"), message.get("experiment")
     if not isinstance(carried, dict):
-        raise RefusedError("message", "it has no experiment")
-    with Book(desk.folder) as book:
-        check_only_one(book, message)
-        known, terms = book.run(run), None
+        raise RefusedError("message", "its experiment is not a table")
+    with SiteLedger(context.folder) as ledger:
+        check_single_ledger(ledger, message)
+        known, terms = ledger.run(run), None
         if known is None:
-            terms = _checked_terms(desk, book, carried, identity, number)
-            with book.transaction():
-                if book.run(run) is None:
-                    book.enrol(run, json.dumps(carried), identity, number, secure_sum.new_key())
-            known = book.run(run)
+            terms = _derive_allowed_terms(context, ledger, carried, identity, number)
+            with ledger.transaction():
+                if ledger.run(run) is None:
+                    ledger.enrol(run, json.dumps(carried), identity, number, secure_sum.new_key())
+            known = ledger.run(run)
             assert known is not None
         if (known["identity"], known["number"]) != (identity, number):
-            raise RefusedError("experiment", "the run was enrolled with another experiment or number")
+            raise RefusedError(
+                "experiment", "the site is enrolled in this run with another experiment or client number"
+            )
         if known["state"] != "open":
-            raise RefusedError("run", "it is over")
-        if terms is not None:  # of the run that is written down: another process may have been quicker
-            desk.sessions[run] = _begun(desk, run, terms, known)
+            raise RefusedError("run", "the run is over")
+        if terms is not None:  # from the stored row: another process may have been quicker
+            context.sessions[run] = _open_session(context, run, terms, known)
         key = secure_sum.public_key(known["key"])
-        signature = keys.signed(desk.private, "run key", run.encode(), identity.encode(), key)
-        return requests.answered(key=key, signature=signature, head=book.head().packed())
+        signature = keys.sign(context.private, "run key", run.encode(), identity.encode(), key)
+        return requests.ok_reply(key=key, signature=signature, head=ledger.head().to_list())
 
 
-def session_of(desk: Desk, book: Book, run: str) -> Session:
-    """A run that this site takes part in."""
-    known = book.run(run)
+def get_session(context: SiteContext, ledger: SiteLedger, run: str) -> Session:
+    """Session of a run that this site takes part in; opened again after a restart."""
+    known = ledger.run(run)
     if known is None or known["state"] != "open":
-        raise RefusedError("run", f"{run[:50]!r}")
-    if run not in desk.sessions:
+        raise RefusedError("run", f"the site is not enrolled in {run[:50]!r}, or that run is over")
+    if run not in context.sessions:
         number = int(known["number"])
-        terms = _checked_terms(desk, book, json.loads(known["experiment"]), known["identity"], number)
-        desk.sessions[run] = _begun(desk, run, terms, known)
-    return desk.sessions[run]
+        terms = _derive_allowed_terms(context, ledger, json.loads(known["experiment"]), known["identity"], number)
+        context.sessions[run] = _open_session(context, run, terms, known)
+    return context.sessions[run]
 
 
-def _checked_terms(desk: Desk, book: Book, carried: Mapping[str, Any], identity: str, number: int) -> Terms:
-    """The terms of an experiment that the server wants to run, worked out here, if the rules allow it."""
-    desk.allowed.check_experiment(carried)
+def _derive_allowed_terms(
+    context: SiteContext, ledger: SiteLedger, carried: Mapping[str, Any], identity: str, number: int
+) -> Terms:
+    """Derive the terms of an experiment with the site's own code; refuse those that rules or data do not allow.
+
+    Args:
+        context: The site's context.
+        ledger: The site's ledger, which counts refusals because of the data.
+        carried: The experiment as the server sent it.
+        identity: Hash of the server's terms, which the site's must equal.
+        number: Client number of this site.
+    """
+    context.policy.check_experiment(carried)
     try:
         experiment = Experiment.make(carried)
         if experiment.build_method().files():
-            raise RefusedError("experiment", "it names a file, and no file is opened for a server")
+            raise RefusedError("experiment", "it names a file, but a site opens no file that a server names")
         terms = terms_of(experiment)
     except UserError as error:
         raise RefusedError("experiment", error) from error
-    desk.allowed.check_terms(terms)
+    context.policy.check_terms(terms)
     if terms.identity != identity:
-        raise RefusedError("code", "identities differ")
+        raise RefusedError("code", "the hash of the site's terms is not that of the server's")
     if number >= terms.schedule.clients:
-        raise RefusedError("message", "there is no such client")
-    with telling(book, desk.allowed, terms.identity):
-        data = as_declared(desk.file, terms, desk.allowed.rules, desk.secret)
+        raise RefusedError(
+            "message", f"client {number} does not exist; valid numbers are 0 to {terms.schedule.clients - 1}"
+        )
+    with limit_data_refusals(ledger, context.policy, terms.identity):
+        data = encode_records(context.file, terms, context.policy.rules, context.secret)
         try:
             terms.method.check_data(data.people)
             terms.at_site(number, int(data.train.sizes[number]))
         except UserError as error:
             raise RefusedError("data", error) from error
     for sentence in data.disclosed:
-        desk.note(f"{sentence} This stays here.")
+        context.log(f"{sentence} This stays at the site.")
     return terms
 
 
-def _begun(desk: Desk, run: str, terms: Terms, known: Mapping[str, Any]) -> Session:
-    data = as_declared(desk.file, terms, desk.allowed.rules, desk.secret)
-    return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, desk.secret)
+def _open_session(context: SiteContext, run: str, terms: Terms, known: Mapping[str, Any]) -> Session:
+    data = encode_records(context.file, terms, context.policy.rules, context.secret)
+    return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)

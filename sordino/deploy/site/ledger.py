@@ -1,4 +1,8 @@
-"""What stands in a site's ledger, and where it ends."""
+"""A site's ledger file, `site.db`: a hash chain of everything that left the site and what it cost.
+
+The file also holds the site's keys, its runs, the answers it has given (sent again if they are asked for again), the
+state it remembers, its accuracies, and the heads of other sites' ledgers.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sordino.deploy.database import AlteredError, Database, DatabaseError, Table
-from sordino.privacy.ledger import BLANK, Row
+from sordino.deploy.database import AlteredError, CheckedDatabase, CheckedTable, DatabaseError
+from sordino.privacy.ledger import FIRST_LINK, Row
 from sordino.util.files import KeptFile, sync_folder
 
 LINK_BYTES = 32
@@ -21,23 +25,24 @@ LINK_BYTES = 32
 
 @dataclass(frozen=True)
 class Head:
-    """Where a ledger ends: it stands for all of it."""
+    """End of a ledger. Its link depends on every row, so a head identifies a whole ledger."""
 
     position: int
-    """How many rows there are."""
+    """Number of rows."""
     link: bytes
+    """SHA-256 over the last row's content and the link before it."""
 
-    def packed(self) -> list[Any]:
+    def to_list(self) -> list[Any]:
         """Fields in the order in which they are sent."""
         return [self.position, self.link]
 
-    def said(self) -> tuple[str, bytes, bytes]:
-        """Parts that a site signs of its head."""
+    def signed_parts(self) -> tuple[str, bytes, bytes]:
+        """Purpose and parts of a site's signature over its head."""
         return "head", self.position.to_bytes(8, "big"), self.link
 
     @classmethod
-    def read(cls, value: Any) -> Head:
-        """The inverse of `packed`; anything else raises `ValueError`."""
+    def from_list(cls, value: Any) -> Head:
+        """Inverse of `to_list`; anything else raises `ValueError`."""
         if not isinstance(value, list) or len(value) != 2:
             raise ValueError("a head is a position and a link")
         position, link = value
@@ -52,22 +57,22 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """Which question of which run a message belongs to."""
+class QuestionId:
+    """Identifies one attempt at one question of a run."""
 
     run: str
     round: int
     place: int
-    """Of the question within its round."""
+    """Index of the question within its round."""
     attempt: int
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Within its run."""
+        """Sort key within the run."""
         return self.round, self.place, self.attempt
 
-    def document(self) -> list[Any]:
-        """As it stands in a ledger."""
+    def to_list(self) -> list[Any]:
+        """Fields as they are stored in ledgers."""
         return [self.run, *self.order]
 
 
@@ -80,36 +85,38 @@ class Entry:
     `spoiled`."""
     content: dict[str, Any]
 
-    def written(self) -> str:
-        """As it is stored and chained."""
+    def to_json(self) -> str:
+        """Content as it is stored and hashed."""
         return json.dumps({"kind": self.kind, **self.content}, sort_keys=True)
 
     @classmethod
-    def read(cls, text: str) -> Entry:
-        """The inverse of `written`."""
+    def from_json(cls, text: str) -> Entry:
+        """Inverse of `to_json`."""
         values = json.loads(text)
         return cls(values.pop("kind"), values)
 
 
-def noted_last(entries: Sequence[Entry], what: str) -> str | None:
-    """The digest of a site's `data` or `rules` that its ledger noted last; None where it has none."""
+def last_noted(entries: Sequence[Entry], what: str) -> str | None:
+    """Latest digest of the site's `data` or `rules` (`what`) among a ledger's rows; None where there is none."""
     return next((entry.content[what] for entry in reversed(entries) if what in entry.content), None)
 
 
-def linked(previous: bytes, content: str) -> bytes:
-    """The SHA-256 that binds a row to all rows before it."""
+def chain_link(previous: bytes, content: str) -> bytes:
+    """Link of a row: SHA-256 over the `previous` link and the row's content."""
     return hashlib.sha256(previous + content.encode()).digest()
 
 
-def released(ask: Ask, unit: str, row: Row) -> Entry:
-    """The ledger's row of a release. It holds random bytes for its draw, so that another draw has another row even
-    where question and cost are the same."""
+def release_entry(question: QuestionId, unit: str, row: Row) -> Entry:
+    """Ledger row that charges for a release of a question.
+
+    It holds random bytes, so that two draws of noise have different rows even where question and cost are equal.
+    """
     values = {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(row).items()}
-    return Entry("release", {"ask": ask.document(), "unit": unit, "row": values, "draw": secrets.token_hex(16)})
+    return Entry("release", {"ask": question.to_list(), "unit": unit, "row": values, "draw": secrets.token_hex(16)})
 
 
-def row_of(entry: Entry) -> Row:
-    """What a release cost, from the ledger."""
+def row_from(entry: Entry) -> Row:
+    """Cost of a release, read back from its ledger row."""
     kinds = {field.name: field.type for field in fields(Row)}
     values: dict[str, Any] = entry.content["row"]
     read: dict[str, Any] = {n: bytes.fromhex(value) if kinds[n] == "bytes" else value for n, value in values.items()}
@@ -120,8 +127,8 @@ FILE = "site.db"
 VERSION = 2
 LEDGER = "create table ledger (position integer primary key, content text not null, link blob not null)"
 QUESTION = {"run": "text", "round": "integer", "place": "integer", "attempt": "integer"}
-FACTS = Table("facts", {"name": "text", "value": "blob"}, ("name",))
-RUNS = Table(
+FACTS = CheckedTable("facts", {"name": "text", "value": "blob"}, ("name",))
+RUNS = CheckedTable(
     "runs",
     {
         **{"run": "text", "experiment": "text", "identity": "text", "number": "integer", "key": "blob"},
@@ -129,234 +136,259 @@ RUNS = Table(
     },
     ("run",),
 )
-ASKS = Table(
+ASKS = CheckedTable(
     "asks",
     {**QUESTION, "hash": "blob", "parties": "blob", "reply": "blob", "survivors": "blob", "opening": "blob"},
     tuple(QUESTION),
 )
-MEMORY = Table(
+MEMORY = CheckedTable(
     "memory", {"run": "text", "round": "integer", "place": "integer", "state": "blob"}, ("run", "round", "place")
 )
-ROUNDS = Table("rounds", {"run": "text", "round": "integer", "personal": "real", "start": "real"}, ("run", "round"))
-SEEN = Table("seen", {"identity": "blob", "position": "integer", "head": "blob", "signature": "blob"}, ("identity",))
+ROUNDS = CheckedTable(
+    "rounds", {"run": "text", "round": "integer", "personal": "real", "start": "real"}, ("run", "round")
+)
+SEEN = CheckedTable(
+    "seen", {"identity": "blob", "position": "integer", "head": "blob", "signature": "blob"}, ("identity",)
+)
 TABLES = (FACTS, RUNS, ASKS, MEMORY, ROUNDS, SEEN)
 WITNESSED = "witness"
-"""Name of the fact that a witness exists outside of the folder; earlier versions had none."""
+"""Name of the fact that a witness exists outside the folder; sites of early versions had none."""
 HEAD = "head"
-"""The fact that says where the ledger ends: rows that are missing there leave no gap."""
-THIS = "where run = ? and round = ? and place = ? and attempt = ?"
+"""Name of the fact that holds the ledger's head. Without it, rows cut off at the end would leave no gap."""
+THIS_QUESTION = "where run = ? and round = ? and place = ? and attempt = ?"
 NEWEST = "order by round desc, place desc limit 1"
 
 
-class Book(Database):
-    """A connection to a site's book: one for each message that is answered, so that none is carried over a fork."""
+class SiteLedger(CheckedDatabase):
+    """A connection to a site's ledger file. Each message opens its own, so that none is carried over a fork."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / FILE).exists():
             raise DatabaseError(f"There is no site in {folder}: `sordino site init` makes one.")
         super().__init__(folder / FILE)
-        self._read: list[Entry] = []
-        """The ledger's rows as far as this connection has checked them; a long one is read once for a message."""
-        self._link = BLANK
-        ((version,),) = self.all("pragma user_version")
+        self._entries: list[Entry] = []
+        """Rows that this connection has read and checked already."""
+        self._link = FIRST_LINK
+        ((version,),) = self.query("pragma user_version")
         if version != VERSION:
-            raise DatabaseError(f"The book {self.path} was written by another version of Sordino, or is damaged.")
+            raise DatabaseError(
+                f"The site's ledger {self.path} was written by another version of Sordino, or is damaged."
+            )
 
     @classmethod
     def create(cls, folder: Path, facts: Mapping[str, bytes], first: Entry) -> None:
-        """A new book with the first row of its ledger."""
+        """Create the ledger file of a new site, with `facts` (its keys) and its first row."""
         if (folder / FILE).exists():
             raise DatabaseError(f"There is a site in {folder} already: its ledger must not be lost.")
         temporary = folder / f"{FILE}.new"
         temporary.unlink(missing_ok=True)
-        with Database(temporary) as database, database.saving():
+        with CheckedDatabase(temporary) as database, database.report_errors():
             with database.transaction():
-                for statement in (LEDGER, *(table.statement() for table in TABLES)):
-                    database.do(statement)
+                for statement in (LEDGER, *(table.creation_sql() for table in TABLES)):
+                    database.execute(statement)
                 for name, value in facts.items():
-                    database.put(FACTS, name=name, value=value)
-                _append(database, Head(0, BLANK), [first])
-            database.do(f"pragma user_version = {VERSION}")
+                    database.upsert(FACTS, name=name, value=value)
+                _append_rows(database, Head(0, FIRST_LINK), [first])
+            database.execute(f"pragma user_version = {VERSION}")
             temporary.chmod(0o600)  # it holds the site's keys
             temporary.rename(folder / FILE)
             sync_folder(folder)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and nobody else writes meanwhile; rows of a ledger that were not written were never read."""
+        """Write everything in the block or nothing, while no other process writes."""
         try:
             with super().transaction():
                 yield
-        except BaseException:
-            self._read, self._link = [], BLANK
+        except BaseException:  # rows that were rolled back must not count as read
+            self._entries, self._link = [], FIRST_LINK
             raise
 
     def check(self) -> None:
-        """Read everything once: what is damaged is found before anybody counts on it."""
+        """Read and check every row of every table."""
         self.entries()
         for table in TABLES:
-            self.find(table)
+            self.select(table)
 
-    def known(self, name: str) -> bytes:
-        """A fact by its name: the site's `identity` or its `secret`."""
-        found = self.find(FACTS, "where name = ?", name)
+    def fact(self, name: str) -> bytes:
+        """Value of a fact, such as the site's private `identity` key or its `secret`."""
+        found = self.select(FACTS, "where name = ?", name)
         if not found:
-            raise AlteredError(f"The book {self.path} has lost the site's {name}: enrol a new site.")
+            raise AlteredError(f"The site's ledger {self.path} has lost its {name}: make a new site.")
         return bytes(found[0]["value"])
 
-    def know(self, name: str, value: bytes) -> None:
-        """Store a fact."""
-        self.put(FACTS, name=name, value=value)
+    def set_fact(self, name: str, value: bytes) -> None:
+        """Set a fact."""
+        self.upsert(FACTS, name=name, value=value)
 
     def is_witnessed(self) -> bool:
-        """Whether there has been a witness of this book."""
-        return bool(self.find(FACTS, "where name = ?", WITNESSED))
+        """Whether a witness of this ledger was ever written."""
+        return bool(self.select(FACTS, "where name = ?", WITNESSED))
 
     # ---- the ledger
 
     def entries(self) -> list[Entry]:
-        """The whole ledger; one that was altered is refused."""
-        rest = self.all("select * from ledger where position >= ? order by position", len(self._read))
-        for position, (place, content, stored) in enumerate(rest, len(self._read)):
-            link = linked(self._link, content)
+        """All rows of the ledger; an altered ledger raises `AlteredError`."""
+        rest = self.query("select * from ledger where position >= ? order by position", len(self._entries))
+        for position, (place, content, stored) in enumerate(rest, len(self._entries)):
+            link = chain_link(self._link, content)
             if place != position or link != stored:
-                raise AlteredError(
-                    f"The ledger in {self.path} has been altered at row {position}: this site is closed."
-                )
-            self._read.append(Entry.read(content))  # it is what was written
+                raise AlteredError(f"The ledger in {self.path} was altered at row {position}: this site is closed.")
+            self._entries.append(Entry.from_json(content))
             self._link = link
-        if _stored(Head(len(self._read), self._link)) != self.known(HEAD):
-            raise AlteredError(f"Rows of the ledger in {self.path} are gone: this site is closed.")
-        return list(self._read)
+        if _head_bytes(Head(len(self._entries), self._link)) != self.fact(HEAD):
+            raise AlteredError(f"Rows are gone from the end of the ledger in {self.path}: this site is closed.")
+        return list(self._entries)
 
     def append(self, entries: list[Entry]) -> None:
-        """Add rows behind the last one."""
-        _append(self, self.head(), entries)
+        """Append rows."""
+        _append_rows(self, self.head(), entries)
 
     def head(self) -> Head:
-        """Where the ledger ends."""
-        found = self.known(HEAD)
+        """Head of the ledger."""
+        found = self.fact(HEAD)
         return Head(int.from_bytes(found[:8], "big"), found[8:])
 
     def link(self, position: int) -> bytes | None:
-        """The link after so many rows; None where there are fewer."""
-        found = self.all("select link from ledger where position = ?", position - 1)
+        """Link after the first `position` rows; None where there are fewer."""
+        found = self.query("select link from ledger where position = ?", position - 1)
         return bytes(found[0][0]) if found else None
 
     def links(self, since: int) -> bytes:
-        """Links of the ledger: the one after the first `since` rows, then one for each later row."""
-        rows = self.all("select link from ledger where position >= ? order by position", since - 1)
-        return b"".join([BLANK] * (since == 0) + [bytes(link) for (link,) in rows])
+        """Links of the ledger, concatenated: the one after the first `since` rows, then one for each later row."""
+        rows = self.query("select link from ledger where position >= ? order by position", since - 1)
+        return b"".join([FIRST_LINK] * (since == 0) + [bytes(link) for (link,) in rows])
 
     # ---- runs
 
     def run(self, run: str) -> dict[str, Any] | None:
-        """What is known of a run."""
-        return _first(self.find(RUNS, "where run = ?", run))
+        """Row of a run; None where the site is not enrolled in it."""
+        return _first(self.select(RUNS, "where run = ?", run))
 
     def runs(self) -> list[dict[str, Any]]:
-        """All runs, oldest first."""
-        return self.find(RUNS)
+        """Rows of all runs, oldest first."""
+        return self.select(RUNS)
 
     def enrol(self, run: str, experiment: str, identity: str, number: int, key: bytes) -> None:
-        """Write down a new run."""
+        """Add a run.
+
+        Args:
+            run: The run's name, as the server sends it.
+            experiment: The carried experiment, as JSON.
+            identity: Hash of the run's terms.
+            number: Client number of this site.
+            key: Private X25519 key of this site for the run.
+        """
         known = {"run": run, "experiment": experiment, "identity": identity, "number": number, "key": key}
-        self.put(RUNS, **known, state="open", personal=None, shared=None, model=None, digest_of_model=None)
+        self.upsert(RUNS, **known, state="open", personal=None, shared=None, model=None, digest_of_model=None)
 
-    def end(self, run: dict[str, Any], personal: float | None, shared: float | None, model: KeptFile) -> None:
-        """A run is over: its keys and its outbox are destroyed. What is kept are the models' file and the accuracies of
-        what the site predicts with, and of the server's model."""
+    def end_run(self, run: dict[str, Any], personal: float | None, shared: float | None, model: KeptFile) -> None:
+        """End a run: destroy its key and kept answers, and keep its models and accuracies.
+
+        Args:
+            run: The run's row.
+            personal: Accuracy of the model that the site predicts with.
+            shared: Accuracy of the server's model.
+            model: File with the models.
+        """
         found = {"personal": personal, "shared": shared, "model": model.name, "digest_of_model": model.digest}
-        self.put(RUNS, **run | found | {"key": None, "state": "done"})
-        self.remove(ASKS, "where run = ?", run["run"])
+        self.upsert(RUNS, **run | found | {"key": None, "state": "done"})
+        self.delete(ASKS, "where run = ?", run["run"])
 
-    # ---- the outbox
+    # ---- kept answers
 
-    def ask(self, ask: Ask) -> dict[str, Any] | None:
-        """What is kept of a question that was answered."""
-        return _first(self.find(ASKS, THIS, *ask.document()))
+    def kept_answer(self, question: QuestionId) -> dict[str, Any] | None:
+        """Row of a question that was answered; None where it was not, or is no longer kept."""
+        return _first(self.select(ASKS, THIS_QUESTION, *question.to_list()))
 
-    def last(self, run: str) -> tuple[int, int, int] | None:
-        """The last question of a run that was answered: what is kept of it, and what was paid for it, agree."""
-        kept = [(row["round"], row["place"], row["attempt"]) for row in self.find(ASKS, "where run = ?", run)]
+    def last_question(self, run: str) -> tuple[int, int, int] | None:
+        """Order of the last question of a run that was answered or paid for; None where none was."""
+        kept = [(row["round"], row["place"], row["attempt"]) for row in self.select(ASKS, "where run = ?", run)]
         paid = [entry.content["ask"] for entry in self.entries() if entry.kind == "release"]
         return max([*kept, *((r, p, a) for of, r, p, a in paid if of == run)], default=None)
 
-    def keep(self, ask: Ask, hash: bytes, parties: bytes, reply: bytes) -> None:
-        """Put an answer into the outbox; what it leaves behind is no longer asked for."""
-        self.remove(ASKS, "where run = ? and round < ?", ask.run, ask.round)
-        self.remove(ASKS, "where run = ? and round = ? and place = ? and attempt < ?", *ask.document())
-        values = dict(zip(QUESTION, ask.document(), strict=True))
-        self.put(ASKS, **values, hash=hash, parties=parties, reply=reply, survivors=None, opening=None)
+    def keep_answer(self, question: QuestionId, hash: bytes, parties: bytes, reply: bytes) -> None:
+        """Keep an answer, and drop answers to earlier rounds and attempts, which no server asks for again.
 
-    def open(self, kept: dict[str, Any], survivors: bytes, opening: bytes) -> None:
-        """Write down for whom a sum was opened."""
-        self.put(ASKS, **kept | {"survivors": survivors, "opening": opening})
+        Args:
+            question: The question.
+            hash: SHA-256 of its content, which another content under the same id does not have.
+            parties: Its packed cohort; empty where answers are not summed.
+            reply: The answer's bytes.
+        """
+        self.delete(ASKS, "where run = ? and round < ?", question.run, question.round)
+        self.delete(ASKS, "where run = ? and round = ? and place = ? and attempt < ?", *question.to_list())
+        values = dict(zip(QUESTION, question.to_list(), strict=True))
+        self.upsert(ASKS, **values, hash=hash, parties=parties, reply=reply, survivors=None, opening=None)
+
+    def keep_opening(self, kept: dict[str, Any], survivors: bytes, opening: bytes) -> None:
+        """Keep the survivors for whom a sum was opened, and the reply that opened it."""
+        self.upsert(ASKS, **kept | {"survivors": survivors, "opening": opening})
 
     # ---- memory
 
-    def memory(self, ask: Ask) -> bytes | None:
-        """What the site remembered before a question, whichever attempt at it this is."""
-        found = _first(self._before(ask))
+    def memory_before(self, question: QuestionId) -> bytes | None:
+        """State before a question, the same for every attempt at it; None before the first."""
+        found = _first(self._before(question))
         return None if found is None else bytes(found["state"])
 
-    def latest(self, run: str) -> bytes | None:
-        """What the site remembers of a run now."""
-        found = _first(self.find(MEMORY, f"where run = ? {NEWEST}", run))
+    def latest_memory(self, run: str) -> bytes | None:
+        """State after the last question of a run; None before the first."""
+        found = _first(self.select(MEMORY, f"where run = ? {NEWEST}", run))
         return None if found is None else bytes(found["state"])
 
-    def remember(self, ask: Ask, state: bytes) -> None:
-        """Write down what the site remembers after a question; what it remembered before it stays until the next."""
-        before = _first(self._before(ask))
+    def remember(self, question: QuestionId, state: bytes) -> None:
+        """Store the state after a question. The state before it is kept until the next, for another attempt."""
+        before = _first(self._before(question))
         if before is not None:
             older = "where run = ? and (round, place) < (?, ?)"
-            self.remove(MEMORY, older, ask.run, before["round"], before["place"])
-        self.put(MEMORY, run=ask.run, round=ask.round, place=ask.place, state=state)
+            self.delete(MEMORY, older, question.run, before["round"], before["place"])
+        self.upsert(MEMORY, run=question.run, round=question.round, place=question.place, state=state)
 
-    def _before(self, ask: Ask) -> list[dict[str, Any]]:
+    def _before(self, question: QuestionId) -> list[dict[str, Any]]:
         where = f"where run = ? and (round, place) < (?, ?) {NEWEST}"
-        return self.find(MEMORY, where, ask.run, ask.round, ask.place)
+        return self.select(MEMORY, where, question.run, question.round, question.place)
 
-    # ---- accuracies, and what is known of others
+    # ---- accuracies, and heads of other sites' ledgers
 
-    def evaluated(self, run: str, round: int, personal: float | None, start: float | None) -> None:
-        """Write down how the models of a round do on the site's own test records."""
-        self.put(ROUNDS, run=run, round=round, personal=personal, start=start)
+    def keep_accuracies(self, run: str, round: int, personal: float | None, start: float | None) -> None:
+        """Store the accuracies of a round: of the personal model and of the model at the round's start."""
+        self.upsert(ROUNDS, run=run, round=round, personal=personal, start=start)
 
     def curve(self, run: str) -> list[dict[str, Any]]:
-        """Round by round: the accuracy of the `personal` model and of the model at the round's `start`."""
-        return self.find(ROUNDS, "where run = ? order by round", run)
+        """Accuracies by round, of the `personal` model and of the model at the round's `start`."""
+        return self.select(ROUNDS, "where run = ? order by round", run)
 
-    def see(self, identity: bytes, head: Head, signature: bytes) -> None:
-        """Remember how far another site's ledger was."""
-        known = self.seen(identity)
+    def note_head(self, identity: bytes, head: Head, signature: bytes) -> None:
+        """Keep the newest head of another site's ledger, with the `signature` of its owner."""
+        known = self.head_of(identity)
         if known is None:
-            self.know(f"began {identity.hex()}", head.position.to_bytes(8, "big"))
+            self.set_fact(f"began {identity.hex()}", head.position.to_bytes(8, "big"))
         if known is None or known[0].position < head.position:
-            self.put(SEEN, identity=identity, position=head.position, head=head.link, signature=signature)
+            self.upsert(SEEN, identity=identity, position=head.position, head=head.link, signature=signature)
 
-    def seen(self, identity: bytes) -> tuple[Head, bytes] | None:
-        """How far another site's ledger was when it was last heard of, with its signature."""
-        found = _first(self.find(SEEN, "where identity = ?", identity))
+    def head_of(self, identity: bytes) -> tuple[Head, bytes] | None:
+        """Newest known head of another site's ledger, with its signature; None where none is known."""
+        found = _first(self.select(SEEN, "where identity = ?", identity))
         return None if found is None else (Head(found["position"], found["head"]), found["signature"])
 
-    def began(self, identity: bytes) -> int:
-        """Position at which another site's ledger was first heard of; 0 where an earlier version heard of it."""
-        found = self.find(FACTS, "where name = ?", f"began {identity.hex()}")
+    def first_position(self, identity: bytes) -> int:
+        """Position of another site's ledger when this site first heard of it; 0 where an early version did."""
+        found = self.select(FACTS, "where name = ?", f"began {identity.hex()}")
         return int.from_bytes(found[0]["value"], "big") if found else 0
 
 
-def _append(database: Database, head: Head, entries: Iterable[Entry]) -> None:
+def _append_rows(database: CheckedDatabase, head: Head, entries: Iterable[Entry]) -> None:
     position, link = head.position, head.link
     for entry in entries:
-        content = entry.written()
-        link = linked(link, content)
-        database.do("insert into ledger values (?, ?, ?)", position, content, link)
+        content = entry.to_json()
+        link = chain_link(link, content)
+        database.execute("insert into ledger values (?, ?, ?)", position, content, link)
         position += 1
-    database.put(FACTS, name=HEAD, value=_stored(Head(position, link)))
+    database.upsert(FACTS, name=HEAD, value=_head_bytes(Head(position, link)))
 
 
-def _stored(head: Head) -> bytes:
+def _head_bytes(head: Head) -> bytes:
     return head.position.to_bytes(8, "big") + head.link
 
 

@@ -1,10 +1,18 @@
-"""A run as one site takes part in it: what a question would let leave, among whom it would be masked, what it costs."""
+"""A site's context and its sessions: one `SiteContext` for an open site, one `Session` for each run it takes part in.
+
+A session decides what a question may release, with which other sites the answer is masked, and what it costs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,10 +21,12 @@ from torch import Tensor
 from sordino.data import FederatedData
 from sordino.deploy import accuracies
 from sordino.deploy.protocol import keys
+from sordino.deploy.protocol.roster import Member
 from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError
-from sordino.deploy.site.ledger import Entry, released
-from sordino.deploy.site.requests import Work
-from sordino.deploy.site.rules import Allowed, RefusedError
+from sordino.deploy.site.data import SiteFile
+from sordino.deploy.site.ledger import Entry, SiteLedger, last_noted, release_entry
+from sordino.deploy.site.requests import ReceivedQuestion
+from sordino.deploy.site.rules import RefusedError, SitePolicy
 from sordino.deploy.terms import Terms
 from sordino.errors import UserError
 from sordino.federation.client import Clients, Outcome, Question
@@ -24,142 +34,249 @@ from sordino.federation.execution import EXECUTIONS
 from sordino.federation.message import Each
 from sordino.learning.metrics import METRICS, evaluated, metrics_of
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row, attempt
+from sordino.privacy.ledger import Ledger, Row, number_of_attempt
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Public, Releases, due, same_turns
+from sordino.util.files import rotate
+
+LOG = "site.log"
+MISMATCH = "misfit"
+"""Kind of the ledger's rows that count refusals which depend on the data."""
+
+
+@dataclass
+class SiteContext:
+    """Everything that an open site answers from."""
+
+    folder: Path
+    policy: SitePolicy
+    file: SiteFile
+    private: bytes
+    """Lasting Ed25519 private key."""
+    secret: bytes
+    """Seed of everything random that needs no fresh noise, such as the choice of test records."""
+    tell: Callable[[str], None] = lambda sentence: None
+    """Shows a line to whoever watches the site."""
+    sessions: dict[str, Session] = field(default_factory=dict)
+    """Sessions of the runs that the server has asked about since the site was opened."""
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    """Random bytes drawn when the site is opened. A note that signs them was written since."""
+    is_fresh: bool = False
+    """Whether enough other sites have confirmed the ledger since the site was opened."""
+    held: dict[bytes, int] = field(default_factory=dict)
+    """Position of the newest head of this ledger that each other site is known to hold."""
+
+    @property
+    def identity(self) -> bytes:
+        """Lasting Ed25519 public key."""
+        return keys.public_identity(self.private)
+
+    @property
+    def others(self) -> list[Member]:
+        """Other sites of the pinned roster; empty without a roster, since the server could invent sites."""
+        return [one for one in self.policy.roster or () if one.identity != self.identity]
+
+    @property
+    def quorum(self) -> int:
+        """Number of other sites that must confirm the ledger."""
+        named = self.policy.rules.witnesses
+        return len(self.others) if named is None else named
+
+    @contextlib.contextmanager
+    def log_errors(self, what: str) -> Iterator[None]:
+        """Write any error into the site's log, under the heading `what`, and continue.
+
+        Nobody else learns of the error: whether a step fails depends on the records.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:  # the owner stops the site
+            raise
+        except BaseException:
+            self.log(f"{what}:\n{traceback.format_exc()}")
+
+    def log(self, text: str) -> None:
+        """Show the first line of `text`, and append all of it to the site's log if that can be written."""
+        # The text may quote the server: control characters must not reach a terminal or start a new line of the log.
+        lines = ["".join(one if one.isprintable() else "?" for one in line) for line in text.splitlines()]
+        self.tell(lines[0])
+        rotate(self.folder / LOG)
+        with contextlib.suppress(OSError), (self.folder / LOG).open("a") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} " + "\n    ".join(lines) + "\n")
+
+
+@contextlib.contextmanager
+def limit_data_refusals(ledger: SiteLedger, policy: SitePolicy, about: str) -> Iterator[None]:
+    """Count refusals that depend on the data, and refuse to look at the data after `max_misfits` of them.
+
+    Each such refusal tells the server something about the records, without noise. `about` identifies what was asked:
+    asking for the same again, on the same data, is counted once.
+    """
+    entries = ledger.entries()
+    told = {entry.content["about"] for entry in entries if entry.kind == MISMATCH}
+    this = f"{about} {last_noted(entries, 'data')}"
+    if this not in told and len(told) >= policy.rules.max_misfits:
+        raise RefusedError("misfits", f"max_misfits is {policy.rules.max_misfits}")
+    try:
+        yield
+    except Exception as error:
+        if this not in told:
+            with ledger.transaction():
+                ledger.append([Entry(MISMATCH, {"about": this})])
+        if isinstance(error, RefusedError):
+            raise
+        raise RefusedError("failed", traceback.format_exc()) from error
 
 
 @dataclass(frozen=True)
 class Session:
-    """A run, and this site's part in it."""
+    """One run, as this site takes part in it."""
 
     run: str
     terms: Terms
     number: int
+    """Client number of this site."""
     key: bytes
-    """Its private X25519 key of this run."""
+    """Private X25519 key of the site for this run."""
     clients: Clients
     blank: dict[str, Tensor]
-    """What is remembered before the first round."""
+    """State before the first round."""
 
     @classmethod
     def of(cls, run: str, terms: Terms, number: int, key: bytes, data: FederatedData, secret: bytes) -> Session:
-        """The run `run` at the site that is client `number`."""
+        """Open a session.
+
+        Args:
+            run: The run's name, as the server sends it.
+            terms: Terms that the site derived itself from the enrolled experiment.
+            number: Client number of this site.
+            key: Private X25519 key of the site for this run.
+            data: The site's records, under every client's number.
+            secret: The site's secret, from which everything random but noise is drawn.
+        """
         allowance = terms.at_site(number, int(data.train.sizes[number]))
-        gate = Gate(allowance, source_of(terms, secret), MECHANISMS["integers"])
+        gate = Gate(allowance, noise_source(terms, secret), MECHANISMS["integers"])
         clients = Clients(terms.method, terms.learner, data, gate, EXECUTIONS["one-by-one"])
         blank = terms.method.memory(terms.initial) | {"participations": torch.zeros(())}
         return cls(run, terms, number, key, clients, blank)
 
     @property
     def gate(self) -> Gate:
-        """The exit."""
+        """Gate through which everything leaves."""
         return self.clients.gate
 
     @property
     def unlimited(self) -> bool:
-        """Whether the run may spend as long as the site's budget lasts: only at record level is its cost reserved."""
-        return any(one.unit == "client" for releases in self.terms.steps().values() for one in releases.values())
+        """Whether the run may spend until the site's budget is used up. Only record-level runs reserve their cost."""
+        return any(one.summed for releases in self.terms.steps().values() for one in releases.values())
 
-    def checked(self, work: Work, allowed: Allowed) -> tuple[Releases, Public]:
-        """What a question would let leave, and on which public values that depends, if the rules allow it."""
+    def check_question(self, question: ReceivedQuestion, policy: SitePolicy) -> tuple[Releases, Public]:
+        """Releases of a question and the public values that bound them; a question outside the rules is refused."""
         terms, steps = self.terms, self.terms.steps()
-        behind = work.step == accuracies.STEP
-        if work.step not in steps or (work.ask.round >= terms.schedule.rounds) != behind:
-            raise RefusedError("message", "there is no such step or round")
-        releases = due(steps[work.step], work.ask.round)
-        public = Public(work.message, [self.number], {}, terms.learner.layout.layers)
-        if terms.is_summed(releases) and any(isinstance(value, Each) for value in work.message.values()):
-            raise RefusedError("bounds", "what is summed must be asked of all sites alike")
-        allowed.check_question(terms, releases, public, self.gate)
+        behind = question.step == accuracies.STEP
+        if question.step not in steps or (question.id.round >= terms.schedule.rounds) != behind:
+            raise RefusedError("message", "the experiment has no such step or round")
+        releases = due(steps[question.step], question.id.round)
+        public = Public(question.message, [self.number], {}, terms.learner.layout.layers)
+        if terms.is_summed(releases) and any(isinstance(value, Each) for value in question.message.values()):
+            raise RefusedError("bounds", "answers are summed, so all sites must get the same question")
+        policy.check_question(terms, releases, public, self.gate)
         return releases, public
 
-    def cohort(self, work: Work, releases: Releases, allowed: Allowed, identity: bytes) -> Cohort | None:
-        """U1, if it may be: distinct sites of the roster, this one among them, each with a key that it signed."""
+    def cohort(
+        self, question: ReceivedQuestion, releases: Releases, policy: SitePolicy, identity: bytes
+    ) -> Cohort | None:
+        """Cohort U1 that masks the answer; None where answers are not summed.
+
+        Refused unless its sites are distinct, in the roster, include this one (`identity`), and signed their keys.
+        """
         terms = self.terms
         if not terms.is_summed(releases):
-            if work.parties:
-                raise RefusedError("message", "a cohort is named for what is not summed")
+            if question.parties:
+                raise RefusedError("message", "it names a cohort, but its answers are not summed")
             return None
-        parties = [party for party, _ in work.parties]
+        parties = [party for party, _ in question.parties]
         if not terms.minimum <= len(parties) <= terms.schedule.cohort:
-            raise RefusedError("cohort", f"it has {len(parties)} sites")
-        allowed.check_members([party.identity for party in parties])
+            raise RefusedError(
+                "cohort", f"it has {len(parties)} sites, but must have {terms.minimum} to {terms.schedule.cohort}"
+            )
+        policy.check_members([party.identity for party in parties])
         about = (self.run.encode(), terms.identity.encode())
-        for party, signature in work.parties:
+        for party, signature in question.parties:
             if not keys.is_signed(party.identity, signature, "run key", *about, party.key):
-                raise RefusedError("roster", "a key is not signed by its site")
+                raise RefusedError("roster", "a site of the cohort has not signed its key")
         try:
-            cohort = Cohort(work.hash, tuple(parties), terms.minimum)
+            cohort = Cohort(question.hash, tuple(parties), terms.minimum)
             Masker(cohort, identity, self.key)
         except MaskingError as error:
             raise RefusedError("roster", error) from error
         return cohort
 
-    def charged(self, work: Work, releases: Releases, public: Public) -> list[Entry]:
-        """What a question costs, by this site's own code, as rows for its ledger."""
+    def price(self, question: ReceivedQuestion, releases: Releases, public: Public) -> list[Entry]:
+        """Ledger rows that charge for a question, computed by this site's own code."""
         ledger = Ledger(self.terms.schedule.clients, self.terms.method.unit)
-        about = (work.number, work.ask.round, work.step)
+        about = (question.number, question.id.round, question.step)
         rows = ledger.charge(releases, *about, self.gate.allowance, public)
         try:
             self.terms.check_reserved(rows)
         except UserError as error:
             raise RefusedError("bounds", error) from error
-        return [released(work.ask, self.terms.method.unit, row) for row in rows]
+        return [release_entry(question.id, self.terms.method.unit, row) for row in rows]
 
     def reservation(self) -> Entry:
-        """What the run may cost records at the most, to be set aside with its first release of them."""
+        """Ledger row that reserves the most that the run may cost records; written with its first release of them."""
         plan = self.gate.allowance.of_records
         epsilon = math.inf if self.terms.seeded else float(plan.budgets[self.number])
         return Entry("reserve", {"run": self.run, "epsilon": epsilon, "delta": self.terms.budget.delta})
 
-    def left(self, row: Row, paid: Sequence[Row]) -> int:
-        """How often what a row charges for may still leave, after the rows of this run that are `paid`: as often as was
-        reserved for."""
+    def turns_left(self, row: Row, paid: Sequence[Row]) -> int:
+        """Number of times that the release of `row` may still leave, as reserved, after the `paid` rows of this run."""
         steps = self.clients.steps
         most = 1 if steps[row.step][row.release].once else int(self.gate.allowance.of_records.turns[self.number])
         names = same_turns(steps, row.step, row.release)
         return most - sum(one.release in names for one in paid)
 
-    def answered(self, work: Work, state: dict[str, Tensor]) -> Outcome:
-        """The client's part of the round: step, gate, learn.
-
-        Where noise comes from the seed, another attempt at a question has another number: no draw is used twice.
-        """
-        if work.step == accuracies.STEP:
-            model = work.message.get("global")
+    def answer(self, question: ReceivedQuestion, state: dict[str, Tensor]) -> Outcome:
+        """Run the client's part of the round (step, gate, learn) from its `state` before the question."""
+        if question.step == accuracies.STEP:
+            model = question.message.get("global")
             own = state["model"] if bool(state["participations"] > 0) else model
-            return self._shared(work, [self.accuracy(own), self.accuracy(model)])
-        return self.clients.answer(self._question(work), {name: rows.unsqueeze(0) for name, rows in state.items()})
+            return self._share_accuracies(question, [self.accuracy(own), self.accuracy(model)])
+        return self.clients.answer(self._question(question), {name: rows.unsqueeze(0) for name, rows in state.items()})
 
-    def absent(self, work: Work, state: dict[str, Tensor]) -> Outcome:
-        """A null contribution with all of its noise, where the site's part of the round failed on its records."""
-        if work.step == accuracies.STEP:
-            return self._shared(work, [None, None])
-        return self.clients.absent(self._question(work), {name: rows.unsqueeze(0) for name, rows in state.items()})
+    def answer_with_noise_alone(self, question: ReceivedQuestion, state: dict[str, Tensor]) -> Outcome:
+        """Contribute nothing but the full noise, where the site's part of the round failed on its records."""
+        if question.step == accuracies.STEP:
+            return self._share_accuracies(question, [None, None])
+        return self.clients.absent(self._question(question), {name: rows.unsqueeze(0) for name, rows in state.items()})
 
-    def _question(self, work: Work) -> Question:
-        return Question(self._number(work), work.ask.round, work.step, work.message, [self.number])
+    def _question(self, question: ReceivedQuestion) -> Question:
+        return Question(self._draw_number(question), question.id.round, question.step, question.message, [self.number])
 
-    def _number(self, work: Work) -> int:
-        return attempt(work.number, work.ask.attempt)
+    def _draw_number(self, question: ReceivedQuestion) -> int:
+        """Question number that noise from the seed is keyed by: each attempt has its own, so that no draw is reused."""
+        return number_of_attempt(question.number, question.id.attempt)
 
-    def _shared(self, work: Work, figures: list[float | None]) -> Outcome:
-        """The accuracies that the site shares: of its personal model and of the server's."""
-        public = Public(work.message, [self.number], {}, self.terms.learner.layout.layers)
-        return accuracies.answered(self.gate, self.terms.steps()[work.step], self._number(work), public, figures)
+    def _share_accuracies(self, question: ReceivedQuestion, figures: list[float | None]) -> Outcome:
+        """Release accuracies of the personal and of the server's model; None where the site has no such model."""
+        public = Public(question.message, [self.number], {}, self.terms.learner.layout.layers)
+        return accuracies.answer(
+            self.gate, self.terms.steps()[question.step], self._draw_number(question), public, figures
+        )
 
-    def accuracies(self, round: int, outcome: Outcome) -> list[float | None] | None:
-        """Of the personal model and of the model at the round's start, on the site's own test records; None where the
-        round is not evaluated."""
+    def evaluate_round(self, round: int, outcome: Outcome) -> list[float | None] | None:
+        """Accuracies of the personal model and of the model at the round's start, on the site's own test records.
+
+        None where `evaluate_every` skips the round.
+        """
         last = round == self.terms.schedule.rounds - 1
         if not outcome.kept or not (last or (round + 1) % self.terms.experiment.evaluate_every == 0):
             return None
         return [self.accuracy(models) for models in (outcome.kept.get("model"), outcome.start)]
 
     def metrics(self, models: Tensor | None) -> np.ndarray:
-        """Of a model on the site's own test records; `nan` without one."""
+        """Metrics of a model on the site's own test records; `nan` without a model."""
         if models is None:
             return np.full(len(METRICS), np.nan)
         rows = models.detach().reshape(1, -1)
@@ -168,7 +285,7 @@ class Session:
         return np.asarray(metrics_of(sums, self.clients.data.meaning.positive)[0])
 
     def accuracy(self, models: Tensor | None) -> float | None:
-        """Of a model on the site's own test records; None without one."""
+        """Accuracy of a model on the site's own test records; None without a model or without test records."""
         if models is None:
             return None
         rows = models.detach().reshape(1, -1)
@@ -176,9 +293,11 @@ class Session:
         return found if math.isfinite(found) else None
 
 
-def source_of(terms: Terms, secret: bytes) -> Source:
-    """The operating system's randomness; what looks at no noise, as the choice of validation records, comes from a
-    secret of the site. In a trial with noise from the seed, in which no epsilon holds, the seed's."""
+def noise_source(terms: Terms, secret: bytes) -> Source:
+    """Source of a run's noise: the operating system, with other random choices drawn from the site's `secret`.
+
+    In a trial with noise from the public seed no epsilon holds, and everything is drawn from that seed.
+    """
     if terms.seeded:
         return Seeded(terms.experiment.seed, terms.identity)
     return Secure(Seeded(int.from_bytes(secret, "big")))

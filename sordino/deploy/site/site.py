@@ -1,4 +1,4 @@
-"""A new site: its rules, its identity, and a ledger with nothing in it but a beginning."""
+"""A site: created with its rules, identity and ledger; opened to answer a server's messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,27 @@ from pydantic import ValidationError
 from sordino.data.tables import Table
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
-from sordino.deploy.site.context import Desk
 from sordino.deploy.site.data import keyed_fingerprint, read_records
-from sordino.deploy.site.end import end, remove_leftovers
-from sordino.deploy.site.enrol import enrol, hello
-from sordino.deploy.site.freshness import note
-from sordino.deploy.site.ledger import WITNESSED, Book, Entry, Head, linked, noted_last
-from sordino.deploy.site.rules import FILE, MEGABYTE, RULES_CHANGED, SENTENCES, Allowed, RefusedError, Rules, read_rules
-from sordino.deploy.site.witness import DoubtError, Witness, hold
-from sordino.deploy.site.work import open_sum, work
+from sordino.deploy.site.end import answer_end, remove_leftovers
+from sordino.deploy.site.enrol import answer_enrol, answer_hello
+from sordino.deploy.site.freshness import answer_note
+from sordino.deploy.site.ledger import WITNESSED, Entry, Head, SiteLedger, chain_link, last_noted
+from sordino.deploy.site.rules import (
+    FILE,
+    MEGABYTE,
+    RULES_CHANGED,
+    SENTENCES,
+    RefusedError,
+    Rules,
+    SitePolicy,
+    read_rules,
+)
+from sordino.deploy.site.session import SiteContext
+from sordino.deploy.site.witness import Witness, WitnessError, lock_site
+from sordino.deploy.site.work import answer_open, answer_work
 from sordino.errors import UserError, unknown, writing
 from sordino.methods import names
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
 from sordino.util.files import write_whole
 from sordino.util.toml import toml_value
 
@@ -34,55 +43,65 @@ COMMENTS = {
     "label": "the label column of a table",
     "test_fraction": "the share of the records kept for testing, where the file has no test records of its own",
     "unit": "what is protected: this site as a whole (client), or each of its records (record)",
-    "max_epsilon": "what all runs on these data may cost together ...",
+    "max_epsilon": "the most that all runs on these data may cost together ...",
     "max_delta": "... at this delta",
-    "min_cohort": "the fewest sites with which this one lets itself be added up",
-    "colluders": "how many other sites may work together with the server",
+    "min_cohort": "the smallest cohort with which this site lets its message be summed",
+    "colluders": "number of other sites assumed to work together with the server",
     "package": "the hash of Sordino's code that may run here (`sordino site status` shows it); without this key, any",
     "models": "the networks that may be trained here; without this key, all that come with Sordino",
-    "clip": "between which clipping thresholds must lie",
-    "roster": "the sites that may be in a cohort; without it others' noise is not counted on",
-    "witness": "the folder outside of this one with the file that shows when this one was restored or copied; without "
+    "clip": "the smallest and the largest clipping threshold that is accepted",
+    "roster": "file with the sites that may be in a cohort; without it other sites' noise is not counted",
+    "witness": "the folder, outside of this one, of the file that shows when this one was restored or copied; without "
     "this key, the user's state directory",
     "witnesses": "number of other sites of the roster that must confirm this one's ledger; without this key, all",
-    "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
-    "max_message_mb": "the largest message that is read",
-    "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
-    "methods": "the methods that may be run here (last, so that a file that was cut short lacks them and is refused)",
+    "allow_trusted_server": "whether experiments may trust the server to follow the protocol (active_server = false)",
+    "max_message_mb": "size of the largest message that is read, in MiB",
+    "max_misfits": "number of refusals that may depend on the data; each tells the server something without noise",
+    "methods": "the methods that may run here (last, so that a truncated file lacks them and is refused)",
 }
-"""The keys in their order, each with its meaning."""
-USUAL: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
-"""Default limits of a new site, which are then written into its file."""
+"""Keys of `site.toml` in their order, each with the comment that stands above it."""
+DEFAULT_LIMITS: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
+"""Limits of a new site whose owner gives none; they are written into its file."""
 
 
 def create(folder: Path, name: str, data: Path, label: str | None, rules: Mapping[str, Any]) -> bytes:
-    """Make a site in a folder; its public key."""
+    """Create a site and return its public key.
+
+    Args:
+        folder: The site's folder, which must exist.
+        name: Name of the site in rosters and messages.
+        data: File with its records, absolute or relative to the folder.
+        label: Label column, where the file is a table.
+        rules: Other keys of `site.toml`; None stands for a default.
+    """
     if (folder / FILE).exists():
         raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
-    given = USUAL | {"methods": tuple(names())} | {key: value for key, value in rules.items() if value is not None}
+    given = (
+        DEFAULT_LIMITS | {"methods": tuple(names())} | {key: value for key, value in rules.items() if value is not None}
+    )
     try:
         made = Rules(name=name, data=data, label=label, **given)
     except ValidationError as error:
         problem = error.errors()[0]
         raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
-    file = read_records(folder, made)  # before anything is written: it may not be readable
+    file = read_records(folder, made)  # before anything is written, because it may fail
     if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
         raise unknown("column", label, list(file.content.columns))
     with writing(folder / FILE):
         private, secret = keys.new_identity(), secrets.token_bytes(32)
         content = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
-        if made.roster is None:  # else the roster, which is yet to be put there, belongs to the rules
-            content["rules"] = Allowed(made, None).digest(secret)
+        if made.roster is None:  # else the digest waits for the roster, which the owner has yet to put there
+            content["rules"] = SitePolicy(made, None).digest(secret)
         begin = Entry("begin", content)
-        # First: where it cannot be written, there is no site yet.
-        Witness.of(folder, made, private).write(Head(1, linked(BLANK, begin.written())))
-        Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
-        write_whole(folder / FILE, written(made))
+        # The witness first: if it cannot be written, no site has been created.
+        Witness.of(folder, made, private).write(Head(1, chain_link(FIRST_LINK, begin.to_json())))
+        SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
+        write_whole(folder / FILE, rules_toml(made))
     return keys.public_identity(private)
 
 
-def written(rules: Rules) -> str:
-    """Rules as a TOML file with a comment on each."""
+def rules_toml(rules: Rules) -> str:
+    """Content of `site.toml`, with a comment on each key."""
     lines = [f"name = {toml_value(rules.name)}"]
     for key, comment in COMMENTS.items():
         value = getattr(rules, key)
@@ -90,113 +109,122 @@ def written(rules: Rules) -> str:
     return "\n".join(lines) + "\n"
 
 
-HANDLERS: dict[str, Callable[[Desk, Mapping[str, Any]], bytes]] = {
-    "hello": hello,
-    "enrol": enrol,
-    "work": work,
-    "open": open_sum,
-    "note": note,
-    "end": end,
+HANDLERS: dict[str, Callable[[SiteContext, Mapping[str, Any]], bytes]] = {
+    "hello": answer_hello,
+    "enrol": answer_enrol,
+    "work": answer_work,
+    "open": answer_open,
+    "note": answer_note,
+    "end": answer_end,
 }
 
 
 class Site:
-    """A site that is open: its rules and records have been read, and no other process answers for it."""
+    """An open site: its rules and records have been read, and no other process answers for it."""
 
-    def __init__(self, desk: Desk, witness: Witness, news: Sequence[str], held: contextlib.ExitStack) -> None:
-        self.desk, self._witness, self._held = desk, witness, held
-        self.news = news
-        """Sentences that its owner should read before it takes part."""
+    def __init__(
+        self, context: SiteContext, witness: Witness, notices: Sequence[str], held: contextlib.ExitStack
+    ) -> None:
+        self.context, self._witness, self._held = context, witness, held
+        self.notices = notices
+        """Sentences for the owner to read before the site takes part."""
         self._witnessed: Head | None = None
         self._refused = ""
-        self.name, self.identity = desk.allowed.rules.name, desk.identity
+        self.name, self.identity = context.policy.rules.name, context.identity
 
     @classmethod
     def open(cls, folder: Path) -> Site:
-        """Open the site in a folder; one that another process has opened, or whose ledger was altered, is refused."""
-        allowed = read_rules(folder)
+        """Open the site in a folder; refuse one that is open elsewhere, or whose ledger was altered or restored."""
+        policy = read_rules(folder)
         with contextlib.ExitStack() as held:
-            held.enter_context(hold(folder))
-            file = read_records(folder, allowed.rules)
-            with Book(folder) as book:
-                desk = Desk(folder, allowed, file, book.known("identity"), book.known("secret"))
-                witness = Witness.of(folder, allowed.rules, desk.private)
-                news = _take_stock(desk, book, witness)
-                remove_leftovers(folder, book)
-            return cls(desk, witness, news, held.pop_all())
+            held.enter_context(lock_site(folder))
+            file = read_records(folder, policy.rules)
+            with SiteLedger(folder) as ledger:
+                context = SiteContext(folder, policy, file, ledger.fact("identity"), ledger.fact("secret"))
+                witness = Witness.of(folder, policy.rules, context.private)
+                notices = _check_ledger(context, ledger, witness)
+                remove_leftovers(folder, ledger)
+            return cls(context, witness, notices, held.pop_all())
 
     @classmethod
     def create(cls, folder: Path, name: str, data: Path, *, label: str | None = None, **rules: Any) -> bytes:
-        """Make a site: its rules in `site.toml`, a new identity and an empty ledger; its public key."""
+        """Create a site and return its public key; see `create`."""
         return create(folder, name, data, label, rules)
 
     def close(self) -> None:
-        """Let another process answer for the site."""
+        """Release the site's lock."""
         self._held.close()
 
     def answer(self, request: bytes) -> bytes:
-        """Answer a message, once the witness has seen the ledger. Never raises; refusals give one of a few fixed
-        reasons."""
-        reply = self._answered(request)
+        """Answer a message; the reply leaves only when the witness has the ledger's head. Never raises.
+
+        Refusals give one of the fixed `SENTENCES`.
+        """
+        reply = self._dispatch(request)
         try:
-            with Book(self.desk.folder) as book:
-                if book.head() != self._witnessed:
-                    self._witnessed = self._witness.follow(book)
-        except DoubtError as error:
-            return self._refusal("witness", error)
+            with SiteLedger(self.context.folder) as ledger:
+                if ledger.head() != self._witnessed:
+                    self._witnessed = self._witness.update(ledger)
+        except WitnessError as error:
+            return self._refuse("witness", error)
         except AlteredError as error:
-            return self._refusal("closed", error)
+            return self._refuse("closed", error)
         except DatabaseError as error:
-            return self._refusal("disk", error)
+            return self._refuse("disk", error)
         return reply
 
-    def _answered(self, request: bytes) -> bytes:
+    def _dispatch(self, request: bytes) -> bytes:
         try:
-            message = wire.unpacked(request, self.desk.allowed.rules.max_message_mb * MEGABYTE)
+            message = wire.unpack(request, self.context.policy.rules.max_message_mb * MEGABYTE)
             handler = HANDLERS.get(str(message.get("kind")))
             if handler is None:
-                raise RefusedError("message", "it has no known kind")
+                raise RefusedError("message", "its kind is unknown")
             if message.get("protocol") != wire.PROTOCOL:
-                raise RefusedError("protocol", f"its version is {message.get('protocol')!r:.20}")
-            return handler(self.desk, message)
+                raise RefusedError(
+                    "protocol",
+                    f"the message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}",
+                )
+            return handler(self.context, message)
         except RefusedError as refused:
-            return self._refusal(refused.code, refused.detail, **refused.more)
+            return self._refuse(refused.code, refused.detail, **refused.more)
         except wire.WireError as error:
-            return self._refusal("message", error)
+            return self._refuse("message", error)
         except AlteredError as error:
-            return self._refusal("closed", error)
+            return self._refuse("closed", error)
         except DatabaseError as error:
-            return self._refusal("disk", error)
-        except Exception:  # whatever goes wrong at a site, its text may tell of the data
-            return self._refusal("failed", traceback.format_exc())
+            return self._refuse("disk", error)
+        except Exception:  # the text of an error may reveal the data, so it goes into the log only
+            return self._refuse("failed", traceback.format_exc())
 
-    def _refusal(self, code: str, detail: object, **more: Any) -> bytes:
+    def _refuse(self, code: str, detail: object, **more: Any) -> bytes:
         told = f"refused: {SENTENCES[code]} {detail}"
-        if told != self._refused:  # a site that waits says so once
-            self.desk.note(told)
+        if told != self._refused:  # a site that waits logs that once
+            self.context.log(told)
         self._refused = told if more else ""
-        return wire.packed({"ok": False, "code": code, "sentence": SENTENCES[code], **more})
+        return wire.pack({"ok": False, "code": code, "sentence": SENTENCES[code], **more})
 
 
-def _take_stock(desk: Desk, book: Book, witness: Witness) -> list[str]:
-    """Check that the ledger is as it was written, and the newest that its witness knows; note changes of data or rules.
-    Returns sentences for the owner."""
-    book.check()
-    witness.check(book)  # before anything is added to the ledger
-    entries = book.entries()
-    now = {"data": keyed_fingerprint(desk.file, desk.secret), "rules": desk.allowed.digest(desk.secret)}
-    noted = {kind: noted_last(entries, kind) for kind in now}
+def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) -> list[str]:
+    """Check the ledger's integrity and its witness, and note in it that data or rules have changed.
+
+    Returns sentences for the owner.
+    """
+    ledger.check()
+    witness.check(ledger)  # before anything is appended to the ledger
+    entries = ledger.entries()
+    now = {"data": keyed_fingerprint(context.file, context.secret), "rules": context.policy.digest(context.secret)}
+    noted = {kind: last_noted(entries, kind) for kind in now}
     changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
     if changed:
-        with book.transaction():
-            book.append(changed)
-    witness.follow(book)
-    news = [RULES_CHANGED] if noted["rules"] not in (None, now["rules"]) else []
-    for sentence in news:
-        desk.note(sentence)
-    if book.is_witnessed():
-        return news
-    with book.transaction():  # only now: a site that is killed before has no witness that could be missing
-        book.know(WITNESSED, b"1")
-    first = f"This site's ledger has a witness from now on, {witness.path}: it shows when the folder was restored."
-    return [*news, first]
+        with ledger.transaction():
+            ledger.append(changed)
+    witness.update(ledger)
+    notices = [RULES_CHANGED] if noted["rules"] not in (None, now["rules"]) else []
+    for sentence in notices:
+        context.log(sentence)
+    if ledger.is_witnessed():
+        return notices
+    with ledger.transaction():  # last: until this is stored, a missing witness is no reason to refuse
+        ledger.set_fact(WITNESSED, b"1")
+    first = f"This site's ledger now has a witness, {witness.path}, which shows whether the site's folder was restored."
+    return [*notices, first]

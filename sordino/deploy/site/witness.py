@@ -1,11 +1,11 @@
-"""A site's witness: a small file outside its folder that says how far its ledger was when something last left.
+"""A site's witness: a small file outside its folder that holds the ledger's head when something last left.
 
-A folder that is restored from a backup has forgotten what left since, and would pay with the same budget again. Nobody
-who looks at the folder alone can tell. So each commit of the ledger is followed by the witness, on disk, and only then
-by the reply. A folder that lacks the row its witness names does not open; one that is ahead of it on the same chain was
-killed between the two, and goes on.
+A folder restored from a backup has forgotten what left since, and would spend the same budget again. The folder alone
+cannot show that. So each commit of the ledger is followed by writing the witness to disk, and only then by the reply.
+A folder that lacks the row its witness names does not open. One that is ahead of its witness on the same chain was
+killed between commit and witness, and continues.
 
-The file holds a head of the ledger, signed with the site's own key: damage shows, and another site's witness is none.
+The head in the file is signed with the site's own key, so that damage and another site's witness are noticed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pathlib import Path
 
 from sordino.deploy.database import DatabaseError
 from sordino.deploy.protocol import keys
-from sordino.deploy.site.ledger import WITNESSED, Book, Entry, Head, row_of
-from sordino.deploy.site.rules import FILE, Allowed, Rules, read_rules
+from sordino.deploy.site.ledger import WITNESSED, Entry, Head, SiteLedger, row_from
+from sordino.deploy.site.rules import FILE, Rules, SitePolicy, read_rules
 from sordino.errors import UserError
 from sordino.store.lock import HeldError, holding
 from sordino.util.files import write_whole
 
-LARGEST = 4096
-"""Largest witness file in bytes."""
+MAX_WITNESS_BYTES = 4096
+"""Number of bytes of a witness file that are read."""
 
 
-class DoubtError(UserError):
-    """A folder whose witness is missing, unreadable or newer."""
+class WitnessError(UserError):
+    """The witness of a site's ledger is missing, unreadable or newer than the ledger."""
 
 
-class OlderThanWitnessError(DoubtError):
-    """A folder whose witness has seen rows that its ledger lacks."""
+class OlderThanWitnessError(WitnessError):
+    """The witness of a site's ledger has seen rows that the ledger lacks."""
 
 
 @dataclass(frozen=True)
@@ -43,111 +43,114 @@ class Witness:
 
     path: Path
     private: bytes
-    """The site's own key."""
+    """The site's private Ed25519 key."""
 
     @classmethod
     def of(cls, folder: Path, rules: Rules, private: bytes) -> Witness:
-        """The witness of the site in `folder`: in the folder that `witness` names, or in the user's state directory.
+        """Witness of the site in `folder`: in the folder that `witness` names, or in the user's state directory.
 
-        Its name is the site's identity, so that sites share a folder."""
+        The file is named after the site's identity, so that several sites can share a folder.
+        """
         where = (_state_folder() if rules.witness is None else folder / rules.witness).resolve()
         if where.is_relative_to(folder.resolve()):
             raise UserError(
                 f"{folder / FILE}: the witness {where} lies inside of the site's folder, and would be restored with "
-                "it: name a folder elsewhere, on another disk if there is one."
+                "it: set `witness` to a folder elsewhere, on another disk if there is one."
             )
         return cls(where / f"{keys.public_identity(private).hex()}.json", private)
 
     def read(self) -> Head | None:
-        """The last head written; None without a file. A file that cannot be read or verified raises `DoubtError`."""
+        """Last head written; None without a file. A file that cannot be read or verified raises `WitnessError`."""
         try:
             with self.path.open("rb") as file:
-                found = json.loads(file.read(LARGEST))
-            head = Head.read([found["position"], bytes.fromhex(found["link"])])
+                found = json.loads(file.read(MAX_WITNESS_BYTES))
+            head = Head.from_list([found["position"], bytes.fromhex(found["link"])])
             signature = bytes.fromhex(found["signature"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DoubtError(f"The witness {self.path} of this site's ledger cannot be read: {ADVICE}") from error
-        if not keys.is_signed(keys.public_identity(self.private), signature, *head.said()):
-            raise DoubtError(f"The witness {self.path} is damaged, or is that of another site: {ADVICE}")
+            raise WitnessError(f"The witness {self.path} of this site's ledger cannot be read: {ADVICE}") from error
+        if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):
+            raise WitnessError(f"The witness {self.path} is damaged, or belongs to another site: {ADVICE}")
         return head
 
     def write(self, head: Head) -> None:
         """Write a head durably; after a crash the file holds the last one or this one."""
-        signature = keys.signed(self.private, *head.said())
+        signature = keys.sign(self.private, *head.signed_parts())
         text = json.dumps({"position": head.position, "link": head.link.hex(), "signature": signature.hex()})
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self.path, text)
         except OSError as error:
             raise DatabaseError(
-                f"The witness {self.path} cannot be written ({error.strerror}): make room, or name another folder with "
-                f"`witness` in {FILE}."
+                f"The witness {self.path} cannot be written ({error.strerror}): free disk space, or name another "
+                f"folder with `witness` in {FILE}."
             ) from error
 
-    def follow(self, book: Book) -> Head:
-        """Write the ledger's head to the witness. Nobody else commits meanwhile, so that the witness never goes
-        back."""
-        with book.transaction():
-            self.check(book)
-            head = book.head()
+    def update(self, ledger: SiteLedger) -> Head:
+        """Write the ledger's head to the witness, and return it.
+
+        No other process commits meanwhile, so that the witness never goes back.
+        """
+        with ledger.transaction():
+            self.check(ledger)
+            head = ledger.head()
             self.write(head)
         return head
 
-    def check(self, book: Book) -> None:
-        """Refuse a ledger that is behind its witness or on another branch, and one whose witness is gone."""
+    def check(self, ledger: SiteLedger) -> None:
+        """Refuse a ledger that is behind its witness or on another branch, or whose witness is gone."""
         seen = self.read()
         if seen is None:
-            if book.is_witnessed():
-                raise DoubtError(f"The witness {self.path} of this site's ledger is gone: {ADVICE}")
-        elif book.link(seen.position) != seen.link:
+            if ledger.is_witnessed():
+                raise WitnessError(f"The witness {self.path} of this site's ledger is gone: {ADVICE}")
+        elif ledger.link(seen.position) != seen.link:
             raise OlderThanWitnessError(
-                f"The ledger in {book.path} ends at row {book.head().position}, and its witness {self.path} has seen "
-                f"row {seen.position} of another one: this folder was restored from a backup or copied, and does not "
-                "know all that left. Put the newest folder back; where it is lost, `sordino site accept` goes on with "
-                "this one, whose budget then counts as used up."
+                f"The ledger in {ledger.path} has {ledger.head().position} rows, but its witness {self.path} has seen "
+                f"row {seen.position} of another ledger: this folder was restored from a backup or copied, and does "
+                "not know everything that left. Put the newest folder back. If it is lost, `sordino site accept` "
+                "continues with this one, and its budget counts as used up."
             )
 
 
 ADVICE = (
-    "the folder may be restored or copied. Put the witness back where it was (`witness` in site.toml names its "
-    "folder); where it is lost, `sordino site accept` goes on, and the budget counts as used up until the other sites "
-    "confirm the ledger."
+    "the site's folder may have been restored or copied. Put the witness back where it was (`witness` in site.toml "
+    "names its folder). If it is lost, `sordino site accept` continues without it, and the budget counts as used up "
+    "until the other sites confirm the ledger."
 )
 
 
 @contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Keep other processes from answering for the site."""
+def lock_site(folder: Path) -> Iterator[None]:
+    """Hold the site's lock, so that no other process answers for it."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(holding(folder / "lock"))
         except HeldError as error:
-            raise UserError(f"The site in {folder} is already open in another process.") from error
+            raise UserError(f"The site in {folder} is already open in another process: end that one first.") from error
         yield
 
 
 def accept(folder: Path) -> str:
     """Continue with a folder whose witness is missing, unreadable or newer; returns a sentence for the owner.
 
-    What left since is unknown, so the budget counts as used up: for good where the ledger is known to lack rows or a
-    run was open that could spend without limit, and else until the other sites confirm the ledger.
+    It is unknown what has left since, so the budget counts as used up: for good where the ledger is known to lack
+    rows or a run was open that could spend without limit, otherwise until the other sites confirm the ledger.
     """
-    allowed = read_rules(folder)
-    with hold(folder), Book(folder) as book:
-        book.check()
-        witness = Witness.of(folder, allowed.rules, book.known("identity"))
+    policy = read_rules(folder)
+    with lock_site(folder), SiteLedger(folder) as ledger:
+        ledger.check()
+        witness = Witness.of(folder, policy.rules, ledger.fact("identity"))
         try:
-            witness.check(book)
-        except DoubtError as doubt:
-            entry = _accepted(book, allowed, doubt)
+            witness.check(ledger)
+        except WitnessError as doubt:
+            entry = _acceptance_entry(ledger, policy, doubt)
         else:
-            raise UserError(f"The witness {witness.path} vouches for the site in {folder}: there is nothing to accept.")
-        with book.transaction():
-            book.append([entry])
-            book.know(WITNESSED, b"1")
-        witness.write(book.head())
+            raise UserError(f"The site in {folder} agrees with its witness {witness.path}: there is nothing to accept.")
+        with ledger.transaction():
+            ledger.append([entry])
+            ledger.set_fact(WITNESSED, b"1")
+        witness.write(ledger.head())
     if entry.kind == "spoiled":
         return f"The budget of the site in {folder} counts as used up: {entry.content['why']}."
     return (
@@ -155,29 +158,32 @@ def accept(folder: Path) -> str:
     )
 
 
-def _accepted(book: Book, allowed: Allowed, doubt: DoubtError) -> Entry:
+def _acceptance_entry(ledger: SiteLedger, policy: SitePolicy, doubt: WitnessError) -> Entry:
+    """Ledger row that records the owner's acceptance: `spoiled` for good, or `accepted` until others confirm."""
     unlimited = set()
-    for entry in book.entries():
+    for entry in ledger.entries():
         if entry.kind == "start" and entry.content["unlimited"]:
             unlimited.add(entry.content["run"])
-        elif entry.kind == "release" and not row_of(entry).pool:
+        elif entry.kind == "release" and not row_from(entry).pool:
             unlimited.add(entry.content["ask"][0])
     if isinstance(doubt, OlderThanWitnessError):
         return Entry("spoiled", {"why": "it was restored or copied, and accepted by its owner"})
-    if allowed.roster is None:
+    if policy.roster is None:
         return Entry(
             "spoiled", {"why": "its witness was lost, and no roster names sites that could confirm its ledger"}
         )
-    if any(run["state"] == "open" and run["run"] in unlimited for run in book.runs()):
+    if any(run["state"] == "open" and run["run"] in unlimited for run in ledger.runs()):
         return Entry("spoiled", {"why": "its witness was lost while a run was open for which nothing was reserved"})
     return Entry("accepted", {"why": "its witness was lost"})
 
 
 def _state_folder() -> Path:
-    """The user's state directory (XDG Base Directory Specification)."""
+    """Folder for witnesses in the user's state directory (XDG Base Directory Specification)."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         base = named if named.is_absolute() else Path.home() / ".local" / "state"
     except RuntimeError as error:
-        raise UserError(f"This user has no home directory: name a folder for the witness in {FILE}.") from error
+        raise UserError(
+            f"This user has no home directory: name a folder for the witness with `witness` in {FILE}."
+        ) from error
     return base / "sordino" / "witness"

@@ -1,4 +1,7 @@
-"""A site's answers to `work` and `open`: rules, training, gate, and one list of survivors, ever."""
+"""A site's answers to `work` (a question: check, train, release, charge) and `open` (a sum: give shares of masks).
+
+A question is answered once: asking again brings the same bytes. A sum is opened for one list of survivors only.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,12 @@ from torch import Tensor
 from sordino.deploy.protocol import integer_rows, wire
 from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError
 from sordino.deploy.site import freshness, requests
-from sordino.deploy.site import freshness as copies
-from sordino.deploy.site.context import Desk
-from sordino.deploy.site.enrol import session_of
-from sordino.deploy.site.ledger import Ask, Book, Entry
-from sordino.deploy.site.requests import Work
+from sordino.deploy.site.enrol import get_session
+from sordino.deploy.site.ledger import Entry, QuestionId, SiteLedger
+from sordino.deploy.site.requests import ReceivedQuestion
 from sordino.deploy.site.rules import RefusedError
-from sordino.deploy.site.session import Session
-from sordino.deploy.site.spending import payable
-from sordino.deploy.site.status import telling
+from sordino.deploy.site.session import Session, SiteContext, limit_data_refusals
+from sordino.deploy.site.spending import authorize_payment
 from sordino.federation.client import Outcome
 from sordino.federation.message import Each
 from sordino.privacy.release import Public, Releases
@@ -31,175 +31,186 @@ from sordino.util.processes import single_threaded
 
 
 @dataclass(frozen=True)
-class Task:
+class AllowedQuestion:
     """A question that the rules allow."""
 
-    work: Work
+    question: ReceivedQuestion
     session: Session
     releases: Releases
     public: Public
     cohort: Cohort | None
-    """U1, where messages are summed."""
+    """Cohort U1, where answers are summed."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """What came of it at this site; nothing of it has left."""
+class StepResult:
+    """Result of the site's step; nothing of it has left yet."""
 
     outcome: Outcome
     state: dict[str, Tensor]
-    """What the site remembered before."""
+    """State before the question."""
     accuracies: list[float | None] | None
 
 
-def work(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """The answer to a question: the same bytes, however often it is asked."""
-    asked, begun = requests.work(message), time.monotonic()
-    with Book(desk.folder) as book:
-        session = session_of(desk, book, asked.ask.run)
-        asked = _as_asked(asked, message, session)
-        kept = _kept(book, asked)
+def answer_work(context: SiteContext, message: Mapping[str, Any]) -> bytes:
+    """Answer a question, with the same bytes however often it is asked."""
+    question, begun = requests.read_question(message), time.monotonic()
+    with SiteLedger(context.folder) as ledger:
+        session = get_session(context, ledger, question.id.run)
+        question = _with_own_part(question, message, session)
+        kept = _kept_reply(ledger, question)
         if kept is not None:
             return kept
-        copies.check_only_one(book, message)
-        releases, public = session.checked(asked, desk.allowed)
-        cohort = session.cohort(asked, releases, desk.allowed, desk.identity)
-        freshness.check_confirmed(desk, book, session, session.charged(asked, releases, public), message)
-        state = _state(book, asked.ask, session)
-        with single_threaded(), telling(book, desk.allowed, asked.hash.hex()):
-            made = _made(desk, session, asked, state)
-        reply = _committed(desk, book, Task(asked, session, releases, public, cohort), made)
-    desk.note(f"answered {asked.step} of round {asked.ask.round + 1} in {time.monotonic() - begun:.1f} s")
+        freshness.check_single_ledger(ledger, message)
+        releases, public = session.check_question(question, context.policy)
+        cohort = session.cohort(question, releases, context.policy, context.identity)
+        freshness.check_confirmed(context, ledger, session, session.price(question, releases, public), message)
+        state = _state_before(ledger, question.id, session)
+        with single_threaded(), limit_data_refusals(ledger, context.policy, question.hash.hex()):
+            made = _run_step(context, session, question, state)
+        reply = _commit(context, ledger, AllowedQuestion(question, session, releases, public, cohort), made)
+    context.log(f"answered {question.step} of round {question.id.round + 1} in {time.monotonic() - begun:.1f} s")
     return reply
 
 
-def _made(desk: Desk, session: Session, work: Work, state: dict[str, Tensor]) -> Made:
-    """Run the site's step. If it fails, noise alone leaves and the error stays in the site's log: a visible failure
-    would tell of the records."""
+def _run_step(
+    context: SiteContext, session: Session, question: ReceivedQuestion, state: dict[str, Tensor]
+) -> StepResult:
+    """Run the site's step from its `state`.
+
+    If the step fails, noise alone leaves and the error stays in the site's log: a visible failure would depend on the
+    records.
+    """
     outcome = None
-    where = f"{work.step} of round {work.ask.round + 1}"
-    with desk.keeping_errors(f"{where} failed on these records and contributes noise alone"):
-        outcome = session.answered(work, state)
+    where = f"{question.step} of round {question.id.round + 1}"
+    with context.log_errors(f"{where} failed on these records and contributes noise alone"):
+        outcome = session.answer(question, state)
     if outcome is None:
-        return Made(session.absent(work, state), state, None)
+        return StepResult(session.answer_with_noise_alone(question, state), state, None)
     accuracies = None
-    with desk.keeping_errors(f"the models of {where} cannot be evaluated"):
-        accuracies = session.accuracies(work.ask.round, outcome)
-    return Made(outcome, state, accuracies)
+    with context.log_errors(f"the models of {where} cannot be evaluated"):
+        accuracies = session.evaluate_round(question.id.round, outcome)
+    return StepResult(outcome, state, accuracies)
 
 
-def _as_asked(work: Work, message: Mapping[str, Any], session: Session) -> Work:
-    """The question with what this client alone is told."""
-    content = requests.array(message, "own").tobytes()
-    own = wire.unpacked(content) if content else {}
+def _with_own_part(question: ReceivedQuestion, message: Mapping[str, Any], session: Session) -> ReceivedQuestion:
+    """Add to a question the values that this client alone gets."""
+    content = requests.read_array(message, "own").tobytes()
+    own = wire.unpack(content) if content else {}
     if not all(isinstance(value, Tensor) and len(value) == 1 for value in own.values()):
-        raise RefusedError("message", "what it tells this site alone is not one row each")
+        raise RefusedError("message", "a value for this site alone is not one row")
     many = session.terms.schedule.clients
     rows = {name: Each(value.expand(many, *value.shape[1:])) for name, value in own.items()}
-    hash = hashlib.sha256(work.hash + hashlib.sha256(content).digest()).digest()
-    return Work(work.ask, hash, work.number, work.step, {**work.message, **rows}, work.parties)
+    hash = hashlib.sha256(question.hash + hashlib.sha256(content).digest()).digest()
+    return ReceivedQuestion(
+        question.id, hash, question.number, question.step, {**question.message, **rows}, question.parties
+    )
 
 
-def _kept(book: Book, work: Work) -> bytes | None:
-    """The answer that was given to this question before."""
-    kept = book.ask(work.ask)
+def _kept_reply(ledger: SiteLedger, question: ReceivedQuestion) -> bytes | None:
+    """Answer that was given to this question before; None where it is new."""
+    kept = ledger.kept_answer(question.id)
     if kept is not None:
-        if bytes(kept["hash"]) != work.hash:
+        if bytes(kept["hash"]) != question.hash:
             raise RefusedError("other")
         return bytes(kept["reply"])
-    last = book.last(work.ask.run)
-    if last is not None and work.ask.order <= last:  # paid for, but lost: it is not drawn again
-        raise RefusedError("old", f"{work.ask.order} after {last}")
+    last = ledger.last_question(question.id.run)
+    # Paid for, but the answer is no longer kept: it must not be drawn again.
+    if last is not None and question.id.order <= last:
+        raise RefusedError("old", f"(round, place, attempt) {question.id.order} was asked after {last}")
     return None
 
 
-def _state(book: Book, ask: Ask, session: Session) -> dict[str, Tensor]:
-    """What the site remembered before this question."""
-    content = book.memory(ask)
+def _state_before(ledger: SiteLedger, id: QuestionId, session: Session) -> dict[str, Tensor]:
+    """State of the site before a question."""
+    content = ledger.memory_before(id)
     return dict(session.blank) if content is None else loaded(content)
 
 
-def _committed(desk: Desk, book: Book, task: Task, made: Made) -> bytes:
-    """Charge, keep and remember in one transaction; then, and only then, there is an answer.
+def _commit(context: SiteContext, ledger: SiteLedger, allowed: AllowedQuestion, made: StepResult) -> bytes:
+    """Charge for the answer, keep it and store the state in one transaction; only then may the answer leave.
 
-    Whoever finds that another process has answered meanwhile drops its own draw.
+    If another process has answered meanwhile, its answer is returned and this draw is dropped.
     """
-    work, session, outcome = task.work, task.session, made.outcome
-    with book.transaction():
-        kept = _kept(book, work)
+    question, session, outcome = allowed.question, allowed.session, made.outcome
+    with ledger.transaction():
+        kept = _kept_reply(ledger, question)
         if kept is not None:
             return kept
-        cost = session.charged(work, task.releases, task.public)
-        book.append(payable(book.entries(), session, cost, desk.allowed))
-        reply = requests.answered(**_content(desk, book, task, outcome))
-        book.keep(work.ask, work.hash, requests.written_parties(work), reply)
+        cost = session.price(question, allowed.releases, allowed.public)
+        ledger.append(authorize_payment(ledger.entries(), session, cost, context.policy))
+        reply = requests.ok_reply(**_reply_content(context, ledger, allowed, outcome))
+        ledger.keep_answer(question.id, question.hash, requests.pack_parties(question), reply)
         if outcome.kept:
             times = made.state["participations"] + 1
             rows = {name: value[0].cpu().contiguous() for name, value in outcome.kept.items()}
-            book.remember(work.ask, saved({**rows, "participations": times}))
+            ledger.remember(question.id, saved({**rows, "participations": times}))
         if made.accuracies is not None:
-            book.evaluated(work.ask.run, work.ask.round, *made.accuracies)
+            ledger.keep_accuracies(question.id.run, question.id.round, *made.accuracies)
     return reply
 
 
-def _content(desk: Desk, book: Book, task: Task, outcome: Outcome) -> dict[str, Any]:
-    """What leaves: values that are protected by themselves, or numbers under masks."""
-    head = book.head()
-    content: dict[str, Any] = {"head": head.packed()}
-    if task.cohort is None:
+def _reply_content(
+    context: SiteContext, ledger: SiteLedger, allowed: AllowedQuestion, outcome: Outcome
+) -> dict[str, Any]:
+    """Content of the reply: the released values, or, where answers are summed, a masked vector and shares."""
+    head = ledger.head()
+    content: dict[str, Any] = {"head": head.to_list()}
+    if allowed.cohort is None:
         return content | {"values": outcome.passed.values}
-    masked = Masker(task.cohort, desk.identity, task.session.key).masked(
-        integer_rows.as_row(outcome.passed.values, task.releases),
-        integer_rows.bits(task.releases, task.session.gate, task.public, len(task.cohort.parties)),
-        copies.notes(book, task.cohort, head, desk.private),
+    masked = Masker(allowed.cohort, context.identity, allowed.session.key).mask(
+        integer_rows.to_row(outcome.passed.values, allowed.releases),
+        integer_rows.bits(allowed.releases, allowed.session.gate, allowed.public, len(allowed.cohort.parties)),
+        freshness.write_notes(ledger, allowed.cohort, head, context.private),
     )
     return content | {"vector": masked.vector, "shares": masked.shares}
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the server wants opened."""
+class OpenRequest:
+    """The server's request to open a sum."""
 
-    ask: Ask
+    id: QuestionId
     hash: bytes
     survivors: list[bytes]
     shares: dict[bytes, bytes]
-    """Of each survivor, its share for this site."""
+    """Encrypted share of each survivor's mask, for this site."""
 
     @classmethod
-    def read(cls, message: Mapping[str, Any]) -> Request:
-        """From a message, if it is one."""
-        ask, hash = requests.ask(message), requests.bytes_of(message, "hash", 32)
+    def read(cls, message: Mapping[str, Any]) -> OpenRequest:
+        """Read a request from a message, or refuse the message."""
+        question, hash = requests.read_question_id(message), requests.read_bytes(message, "hash", 32)
         survivors, shares = message.get("survivors"), message.get("shares")
         if not requests.are_identities(survivors) or not isinstance(shares, dict):
-            raise RefusedError("message", "it names no survivors or has no shares")
+            raise RefusedError("message", "its survivors are not a list of identities, or its shares are not a table")
         if not all(isinstance(one, bytes) and isinstance(share, bytes) for one, share in shares.items()):
-            raise RefusedError("message", "its shares are none")
+            raise RefusedError("message", "its shares are not bytes")
         assert isinstance(survivors, list)
-        return cls(ask, hash, survivors, shares)
+        return cls(question, hash, survivors, shares)
 
 
-def open_sum(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """What opens the survivors' sum."""
-    request = Request.read(message)
-    with Book(desk.folder) as book:
-        session = session_of(desk, book, request.ask.run)
-        freshness.check_only_one(book, message)
+def answer_open(context: SiteContext, message: Mapping[str, Any]) -> bytes:
+    """Answer `open` with the shares and seeds that unmask the survivors' sum."""
+    request = OpenRequest.read(message)
+    with SiteLedger(context.folder) as ledger:
+        session = get_session(context, ledger, request.id.run)
+        freshness.check_single_ledger(ledger, message)
         try:
-            with book.transaction():
-                return _opened(desk, book, request, session)
-        except freshness.BehindError as behind:
-            freshness.spoil(book, behind)
+            with ledger.transaction():
+                return _open_once(context, ledger, request, session)
+        except freshness.LedgerBehindError as behind:
+            freshness.spoil(ledger, behind)
             raise RefusedError("restored", behind) from behind
 
 
-def _opened(desk: Desk, book: Book, request: Request, session: Session) -> bytes:
-    kept = book.ask(request.ask)
+def _open_once(context: SiteContext, ledger: SiteLedger, request: OpenRequest, session: Session) -> bytes:
+    """Open a sum for the first list of survivors; the same list gets the same reply, another is refused."""
+    kept = ledger.kept_answer(request.id)
     if kept is None:
-        raise RefusedError("old", "nothing is kept of this question")
+        raise RefusedError("old", "no answer to this question is kept")
     if bytes(kept["hash"]) != request.hash or not kept["parties"]:
         raise RefusedError("other")
-    parties = requests.parties(wire.unpacked(bytes(kept["parties"])))
+    parties = requests.read_parties(wire.unpack(bytes(kept["parties"])))
     cohort = Cohort(request.hash, tuple(party for party, _ in parties), session.terms.minimum)
     survivors = request.survivors
     try:
@@ -209,17 +220,19 @@ def _opened(desk: Desk, book: Book, request: Request, session: Session) -> bytes
         raise RefusedError("survivors", error) from error
     if kept["survivors"] is not None:
         if bytes(kept["survivors"]) != named:
-            raise RefusedError("survivors", "others were named before")
+            raise RefusedError("survivors", "it named other survivors before")
         return bytes(kept["opening"])
-    masker = Masker(cohort, desk.identity, session.key)
+    masker = Masker(cohort, context.identity, session.key)
     try:
         for one in survivors:
-            freshness.check_note(book, desk.identity, one, masker.share_from(one, request.shares.get(one, b"")).note)
-        opening = masker.opening(survivors, request.shares)
+            freshness.check_note(
+                ledger, context.identity, one, masker.decrypt_share(one, request.shares.get(one, b"")).note
+            )
+        opening = masker.make_opening(survivors, request.shares)
     except MaskingError as error:
         raise RefusedError("share", error) from error
-    reply = requests.answered(shares=opening.shares, seeds=opening.seeds)
-    book.open(kept, named, reply)
-    # In the ledger too: one that was restored would answer to other survivors.
-    book.append([Entry("opened", {"ask": request.ask.document(), "survivors": hashlib.sha256(named).hexdigest()})])
+    reply = requests.ok_reply(shares=opening.shares, seeds=opening.seeds)
+    ledger.keep_opening(kept, named, reply)
+    # In the ledger too, so that a ledger restored to before this would be noticed: it could open for other survivors.
+    ledger.append([Entry("opened", {"ask": request.id.to_list(), "survivors": hashlib.sha256(named).hexdigest()})])
     return reply

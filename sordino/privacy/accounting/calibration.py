@@ -18,28 +18,28 @@ from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
 
-CODE = ("gaussian.py", "loss_distribution.py", "sampled_gaussian.py")
+SEARCH_CODE = ("gaussian.py", "loss_distribution.py", "sampled_gaussian.py")
 """The files of this folder that decide where a search ends."""
-FILE = "places.txt"
-LARGEST = 2**21
+CACHE_FILE = "places.txt"
+MAX_CACHE_BYTES = 2**21
 """How many bytes the file may have: beyond, it is begun anew."""
 
 
-def place(search: tuple[object, ...]) -> int | None:
+def cached_place(search: tuple[object, ...]) -> int | None:
     """Where a search is said to have ended before; None where nothing is said."""
-    return _book(_folder()).get(_key(search))
+    return _cached_places(_folder()).get(_key(search))
 
 
-def note(search: tuple[object, ...], found: int) -> None:
+def cache_place(search: tuple[object, ...], found: int) -> None:
     """File where a search ended, if that can be done: it can always be made again."""
     folder, key = _folder(), _key(search)
-    _book(folder)[key] = found
+    _cached_places(folder)[key] = found
     if folder is None:
         return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / FILE
-        if path.exists() and path.stat().st_size > LARGEST:
+        path = folder / CACHE_FILE
+        if path.exists() and path.stat().st_size > MAX_CACHE_BYTES:
             path.unlink()
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -50,13 +50,13 @@ def note(search: tuple[object, ...], found: int) -> None:
 
 
 def _key(search: tuple[object, ...]) -> str:
-    return hashlib.sha256(f"{_version()} {_plain(search)!r}".encode()).hexdigest()
+    return hashlib.sha256(f"{_version()} {_plain_numbers(search)!r}".encode()).hexdigest()
 
 
-def _plain(argument: object) -> object:
+def _plain_numbers(argument: object) -> object:
     """An argument as Python's own numbers, which say all of their bits and are equal where those are."""
     if isinstance(argument, tuple):
-        return tuple(_plain(one) for one in argument)
+        return tuple(_plain_numbers(one) for one in argument)
     if isinstance(argument, str):
         return argument
     return int(argument) if isinstance(argument, int | np.integer) else float(argument)  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def _plain(argument: object) -> object:
 @functools.cache
 def _version() -> str:
     """What decides where a search ends besides its arguments."""
-    code = b"".join((Path(__file__).parent / name).read_bytes() for name in CODE)
+    code = b"".join((Path(__file__).parent / name).read_bytes() for name in SEARCH_CODE)
     return f"{hashlib.sha256(code).hexdigest()} {np.__version__} {scipy.__version__}"
 
 
@@ -79,13 +79,13 @@ def _folder() -> Path | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _book(folder: Path | None) -> dict[str, int]:
+def _cached_places(folder: Path | None) -> dict[str, int]:
     """The places in the file of a folder."""
     found: dict[str, int] = {}
     if folder is None:
         return found
     with contextlib.suppress(OSError):
-        for line in (folder / FILE).read_text(errors="replace").splitlines():
+        for line in (folder / CACHE_FILE).read_text(errors="replace").splitlines():
             key, _, said = line.partition(" ")
             with contextlib.suppress(ValueError):
                 found[key] = int(said)
@@ -94,11 +94,11 @@ def _book(folder: Path | None) -> dict[str, int]:
 
 FINE = 1.0025
 """The ratio between neighbours on the scales of noise multipliers and sampling rates."""
-LARGEST_MULTIPLIER = 2.0**40
+MAX_MULTIPLIER = 2.0**40
 """More noise than that is asked for only where something else has used up the budget."""
-LAST = math.ceil(math.log(LARGEST_MULTIPLIER, FINE))
+LAST_PLACE = math.ceil(math.log(MAX_MULTIPLIER, FINE))
 """Its place on the scale of noise multipliers."""
-LEAST_RATE = 1e-6
+MIN_RATE_SHARE = 1e-6
 """The smallest part of a sampling rate that a search goes down to: a budget that asks for less is refused."""
 
 
@@ -113,7 +113,7 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
         return excess_over((*others, (rate, FINE**place, steps)), epsilon, delta)
 
     search = ("multiplier", epsilon, delta, rate, steps, others)
-    place = _searched(search, excess, lambda: likely_place(epsilon, delta, rate, steps, others), -LAST, LAST)
+    place = _search(search, excess, lambda: likely_place(epsilon, delta, rate, steps, others), -LAST_PLACE, LAST_PLACE)
     if place is None:
         raise UserError(
             f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
@@ -135,7 +135,7 @@ def record_rate(
         return excess_over((*others, (most * FINE**-place, multiplier, steps)), epsilon, delta)
 
     search = ("rate", epsilon, delta, multiplier, steps, most, others)
-    place = _searched(search, excess, lambda: 0, 0, math.floor(-math.log(LEAST_RATE, FINE)))
+    place = _search(search, excess, lambda: 0, 0, math.floor(-math.log(MIN_RATE_SHARE, FINE)))
     if place is None:
         raise UserError(
             f"With a noise multiplier of {multiplier:g} even a record that hardly ever enters a batch pays more than "
@@ -144,7 +144,7 @@ def record_rate(
     return most * FINE**-place
 
 
-def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
+def affordable_turns(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
     """How many times, up to `most`, a charge fits into a budget."""
     rate, multiplier, steps = charge
 
@@ -155,14 +155,14 @@ def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others:
     return 0 if place is None else most - place
 
 
-def _searched(
+def _search(
     search: tuple[object, ...], excess: Callable[[int], float], guess: Callable[[], int], low: int, high: int
 ) -> int | None:
     """`first_within`, from where the same search ended before, or else from a guess."""
-    known = place(search)
+    known = cached_place(search)
     found = first_within(excess, guess() if known is None else known, low, high)
     if found is not None and found != known:
-        note(search, found)
+        cache_place(search, found)
     return found
 
 

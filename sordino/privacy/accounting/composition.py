@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.accounting.loss_distribution import LARGEST, UNIT, Losses, Masses, composed, together
+from sordino.privacy.accounting.loss_distribution import MAX_EXPONENT, ROUNDOFF, Losses, Masses, compose, compose_masses
 from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
 
-FEW = 64
+MAX_COMBINATIONS = 64
 """How many combinations of recipes are worked out one by one."""
 BINS = 2**14
 """Into how many steps the largest losses of all runs, squared and added up, are divided."""
-WIDEST = LARGEST / 2
+MAX_ENVELOPE_LOSS = MAX_EXPONENT / 2
 """The largest loss of an envelope: the exponentials of its losses, times the smallest masses, are numbers too."""
 UNBOUNDED = Losses(np.ones(1), np.zeros(1), 1.0)
 """What has no bound."""
@@ -29,19 +29,19 @@ Run = tuple[Recipe, ...]
 @functools.lru_cache(maxsize=1024)
 def dearest_epsilon(runs: tuple[Run, ...], delta: float) -> float:
     """Largest epsilon of one record, there or emptied, over all choices of one recipe from each run."""
-    runs = tuple(tuple(sorted({merged([recipe]) for recipe in run})) for run in runs)
+    runs = tuple(tuple(sorted({merge_recipes([recipe]) for recipe in run})) for run in runs)
     runs = tuple(run for run in runs if any(run))
-    if len(runs) == 1 or math.prod(len(run) for run in runs) <= FEW:
-        return max(record_epsilon(merged(chosen), delta) for chosen in itertools.product(*runs))
+    if len(runs) == 1 or math.prod(len(run) for run in runs) <= MAX_COMBINATIONS:
+        return max(record_epsilon(merge_recipes(chosen), delta) for chosen in itertools.product(*runs))
     if any(multiplier == 0 for run in runs for recipe in run for _, multiplier, _ in recipe):
         return math.inf
-    enveloped = max(losses.epsilon(delta) for losses in _enveloped(runs, delta))
+    enveloped = max(losses.epsilon(delta) for losses in _compose_envelopes(runs, delta))
     if math.isinf(enveloped):  # epsilons and deltas add up
         enveloped = sum(max(record_epsilon(recipe, delta / len(runs)) for recipe in run) for run in runs)
-    return min(_unsampled(runs, delta), enveloped)
+    return min(_unsampled_epsilon(runs, delta), enveloped)
 
 
-def merged(recipes: Sequence[Recipe]) -> Recipe:
+def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:
     """Several recipes one after the other, as one."""
     counts: dict[tuple[float, float], int] = {}
     for rate, multiplier, count in (charge for recipe in recipes for charge in recipe if charge[2]):
@@ -49,26 +49,26 @@ def merged(recipes: Sequence[Recipe]) -> Recipe:
     return tuple((rate, multiplier, count) for (rate, multiplier), count in sorted(counts.items()))
 
 
-def _unsampled(runs: Sequence[Run], delta: float) -> float:
+def _unsampled_epsilon(runs: Sequence[Run], delta: float) -> float:
     """What it were if every record entered every batch: each run is dominated by its dearest Gaussian then."""
     squares = [max(sum(count / z**2 for _, z, count in recipe) for recipe in run) for run in runs]
     return epsilon_of(math.sqrt(math.fsum(squares)), delta)
 
 
-def _enveloped(runs: Sequence[Run], delta: float) -> list[Losses]:
+def _compose_envelopes(runs: Sequence[Run], delta: float) -> list[Losses]:
     """The losses of all runs' envelopes together, for a removed and for an added record."""
-    certain = merged([run[0] for run in runs if len(run) == 1])
+    certain = merge_recipes([run[0] for run in runs if len(run) == 1])
     kinds = Counter(run for run in (*(run for run in runs if len(run) > 1), (certain,)) if any(run))
-    known = [[composed(recipe, delta / len(runs)) for recipe in run if recipe] for run in kinds]
+    known = [[compose(recipe, delta / len(runs)) for recipe in run if recipe] for run in kinds]
     widest = [max(float(one.loss[-1]) for pair in pairs for one in pair) for pairs in known]
     grid = math.sqrt(sum(count * wide**2 for wide, count in zip(widest, kinds.values(), strict=True))) / BINS
-    if max(widest) > WIDEST:
+    if max(widest) > MAX_ENVELOPE_LOSS:
         return [UNBOUNDED]
     both = [_envelopes(pairs, wide, grid) for pairs, wide in zip(known, widest, strict=True)]
     directions = [[pair[direction] for pair in both] for direction in (0, 1)]
     if any(one.infinite >= 1 for masses in directions for one in masses):
         return [UNBOUNDED]
-    return [together(masses, list(kinds.values()), grid, delta) for masses in directions]
+    return [compose_masses(masses, list(kinds.values()), grid, delta) for masses in directions]
 
 
 def _envelopes(pairs: Sequence[tuple[Losses, Losses]], widest: float, grid: float) -> tuple[Masses, Masses]:
@@ -94,7 +94,7 @@ def _deltas(loss: np.ndarray, mass: np.ndarray, at: np.ndarray) -> tuple[np.ndar
     """
     above, other = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (mass, mass * np.exp(-loss)))
     place = np.searchsorted(loss, at, side="right")
-    return above[place] - np.exp(at) * other[place], UNIT * (4 * len(loss) + 16 * LARGEST) * above[place]
+    return above[place] - np.exp(at) * other[place], ROUNDOFF * (4 * len(loss) + 16 * MAX_EXPONENT) * above[place]
 
 
 def _envelope(deltas: np.ndarray, opposite: np.ndarray, grid: float) -> Masses:

@@ -14,7 +14,7 @@ from sordino.errors import UserError
 OPACUS_ORDERS: tuple[float, ...] = tuple(1 + x / 10 for x in range(1, 100)) + tuple(range(12, 64))
 """The RDP orders with which the papers' figures were computed (Opacus' defaults)."""
 
-UNHEARD_OF = 1e6
+MAX_USEFUL_MULTIPLIER = 1e6
 """A noise multiplier of a whole run beyond which more of it changes no figure."""
 
 
@@ -76,7 +76,7 @@ def rdp_epsilon(noise_multiplier: float, releases: int, delta: float, rate: floa
 def rdp_multiplier(epsilon: float, releases: int, delta: float, rate: float = 1.0) -> float:
     """The noise multiplier at which `rdp_epsilon` is `epsilon`."""
     low, high = 0.05, 1.0
-    if rdp_epsilon(UNHEARD_OF * math.sqrt(releases), 1, delta) > epsilon:
+    if rdp_epsilon(MAX_USEFUL_MULTIPLIER * math.sqrt(releases), 1, delta) > epsilon:
         raise UserError(
             f"The accountant of the papers cannot print epsilon = {epsilon:g} at delta = {delta:g}, however much noise "
             "there is: give a larger epsilon, or use --variant sound."

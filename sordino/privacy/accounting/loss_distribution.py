@@ -22,7 +22,7 @@ few roundings each, and off by at most e = 8 u log2(2 N), u = 2^-53. The k-th po
 k e |f|^(k - 1), and the masses that come back are, summed up, off by no more than the length of all these errors
 (Parseval and Cauchy-Schwarz). That much counts as infinite loss. Masses of bins are differences of normal distribution
 functions and off by some u; sharing them out between the ends divides that by h, so the dearer end gets that much more
-than its share (`_held`).
+than its share (`_dearer_share`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ FINENESS, FEWEST = 0.07, 2**-9
 deviation of their sum then grows by less than 0.05 %, and epsilon with it."""
 TAIL = 1e-4
 """The part of delta that each kind of cut may cost."""
-UNIT = 2.0**-53
+ROUNDOFF = 2.0**-53
 FADED = -60.0
 """Frequencies whose logarithm is below this after composition are taken for zero."""
-MOST_BINS, MOST_LOSSES = 2**16, 2**21
+MAX_BINS, MAX_LOSSES = 2**16, 2**21
 """How many bins a single step and how many losses all steps together may have: the grid is as coarse as that asks."""
-LARGEST = 700.0
+MAX_EXPONENT = 700.0
 """The largest loss whose exponential is a number."""
 
 
@@ -87,7 +87,7 @@ class Losses:
         # large to have an exponential count as infinite.
         above = np.cumsum(self.mass[::-1])[::-1]
         other = np.cumsum((self.mass * np.exp(-self.loss))[::-1])[::-1]
-        at_loss = np.append(above[1:], 0.0) - np.exp(np.minimum(self.loss, LARGEST)) * np.append(other[1:], 0.0)
+        at_loss = np.append(above[1:], 0.0) - np.exp(np.minimum(self.loss, MAX_EXPONENT)) * np.append(other[1:], 0.0)
         place = int(np.argmax(at_loss <= allowed))
         highest = float(self.loss[place])
         if other[place] <= 0:
@@ -95,9 +95,9 @@ class Losses:
         return min(max(0.0, math.log((above[place] - allowed) / other[place])), highest)
 
 
-def composed(recipe: Sequence[Sampled], delta: float) -> tuple[Losses, Losses]:
+def compose(recipe: Sequence[Sampled], delta: float) -> tuple[Losses, Losses]:
     """The losses of sampled Gaussian steps for a removed and for an added record, to be asked about `delta`."""
-    parts = _alike(recipe)
+    parts = _merge_unsampled(recipe)
     steps = sum(count for _, _, count in parts)
     cut = min(TAIL * delta / steps, 1e-3)
     reach = float(-ndtri(cut))
@@ -106,17 +106,17 @@ def composed(recipe: Sequence[Sampled], delta: float) -> tuple[Losses, Losses]:
         both = [_masses(rate, multiplier, grid, reach) for rate, multiplier, _ in parts]
         removed, added = ([one[direction] for one in both] for direction in (0, 1))
         windows = [_window(masses, counts, TAIL * delta) for masses in (removed, added)]
-        wide = max(high - low for low, high in windows) / MOST_LOSSES
+        wide = max(high - low for low, high in windows) / MAX_LOSSES
         if wide <= 1:
             break
         grid *= 2 * wide
     return (
-        _together(removed, counts, grid, windows[0], delta),
-        _together(added, counts, grid, windows[1], delta),
+        _compose_in_window(removed, counts, grid, windows[0], delta),
+        _compose_in_window(added, counts, grid, windows[1], delta),
     )
 
 
-def _alike(recipe: Sequence[Sampled]) -> list[Sampled]:
+def _merge_unsampled(recipe: Sequence[Sampled]) -> list[Sampled]:
     """The recipe with all unsampled Gaussians as the one that they come to."""
     whole = math.fsum(count / multiplier**2 for rate, multiplier, count in recipe if rate == 1)
     sampled = [(rate, multiplier, count) for rate, multiplier, count in recipe if rate < 1]
@@ -127,7 +127,7 @@ def _grid(parts: Sequence[Sampled], steps: int, reach: float) -> float:
     """The grid's step, from the mean variance of a step's loss and from how far losses reach."""
     spread = sum(count * _variance(rate, multiplier, reach) for rate, multiplier, count in parts)
     widest = max(_loss(1 + reach * z, rate, z) - _loss(-reach * z, rate, z) for rate, z, _ in parts)
-    return float(max(min(FINENESS / math.sqrt(steps), FEWEST) * math.sqrt(spread), widest / MOST_BINS))
+    return float(max(min(FINENESS / math.sqrt(steps), FEWEST) * math.sqrt(spread), widest / MAX_BINS))
 
 
 def _variance(rate: float, multiplier: float, reach: float) -> float:
@@ -148,7 +148,7 @@ def _exponents(losses: np.ndarray, rate: float) -> np.ndarray:
     """The unsampled loss with which a sampled one is each of `losses`."""
     large, small = np.maximum(losses, 1.0), np.minimum(losses, 1.0)
     by_ratio = large + np.log1p((rate - 1) * np.exp(-large)) - math.log(rate)
-    return np.where(losses > 1, by_ratio, np.log1p(np.maximum(np.expm1(small) / rate, -1 + UNIT)))
+    return np.where(losses > 1, by_ratio, np.log1p(np.maximum(np.expm1(small) / rate, -1 + ROUNDOFF)))
 
 
 def _masses(rate: float, multiplier: float, grid: float, reach: float) -> tuple[Masses, Masses]:
@@ -160,15 +160,15 @@ def _masses(rate: float, multiplier: float, grid: float, reach: float) -> tuple[
     # Where the loss is each inner multiple; rounding must not lead out of the range.
     exponent = inner if rate == 1 else _exponents(inner, rate)
     x = np.concatenate([[begin], np.clip(multiplier**2 * exponent + 0.5, begin, end), [end]])
-    absent, present = _between(x / multiplier), _between((x - 1) / multiplier)
+    absent, present = _normal_masses(x / multiplier), _normal_masses((x - 1) / multiplier)
     mixed = (1 - rate) * absent + rate * present
     lower = np.arange(first, last) * grid
     doubt = 64 + 4 * np.abs(lower) + np.square(np.abs(x[1:]) / multiplier + 1 / multiplier)
-    to_upper = _held(mixed, absent, lower, doubt, grid)
+    to_upper = _dearer_share(mixed, absent, lower, doubt, grid)
     removed = np.append(mixed - to_upper, 0.0) + np.append(0.0, to_upper)
     removed[1] += ndtr(begin / multiplier)  # under P less than that
     above = (1 - rate) * ndtr(-end / multiplier) + rate * ndtr((1 - end) / multiplier)
-    to_lower = _held(absent, mixed, -lower - grid, doubt, grid)
+    to_lower = _dearer_share(absent, mixed, -lower - grid, doubt, grid)
     added = np.append(0.0, absent - to_lower) + np.append(to_lower, 0.0)
     added[-2] += ndtr(-end / multiplier)
     return (
@@ -177,29 +177,31 @@ def _masses(rate: float, multiplier: float, grid: float, reach: float) -> tuple[
     )
 
 
-def _held(whole: np.ndarray, other: np.ndarray, cheaper: np.ndarray, doubt: np.ndarray, grid: float) -> np.ndarray:
+def _dearer_share(
+    whole: np.ndarray, other: np.ndarray, cheaper: np.ndarray, doubt: np.ndarray, grid: float
+) -> np.ndarray:
     """What the dearer end of each bin gets of its mass `whole`, which is `other` under the second distribution.
 
     `cheaper` is the loss at the other end. At least its share, `doubt` roundings included, and no more than there is.
     """
-    large = cheaper > LARGEST
+    large = cheaper > MAX_EXPONENT
     share = whole - np.exp(np.where(large, 0.0, cheaper)) * other
-    share = (np.maximum(share, 0.0) + UNIT * (16 + doubt * whole)) / -math.expm1(-grid)
+    share = (np.maximum(share, 0.0) + ROUNDOFF * (16 + doubt * whole)) / -math.expm1(-grid)
     return np.where(large, whole, np.minimum(share, whole))
 
 
-def _between(x: np.ndarray) -> np.ndarray:
+def _normal_masses(x: np.ndarray) -> np.ndarray:
     """The standard normal mass between neighbours, from whichever tail is the smaller one."""
     below, above = ndtr(x), ndtr(-x)
     return np.maximum(np.where(x[1:] <= 0, np.diff(below), -np.diff(above)), 0.0)
 
 
-def together(masses: Sequence[Masses], counts: Sequence[int], grid: float, delta: float) -> Losses:
+def compose_masses(masses: Sequence[Masses], counts: Sequence[int], grid: float, delta: float) -> Losses:
     """So many of each kind of step on the same grid, composed, to be asked about `delta`."""
-    return _together(masses, counts, grid, _window(masses, counts, TAIL * delta), delta)
+    return _compose_in_window(masses, counts, grid, _window(masses, counts, TAIL * delta), delta)
 
 
-def _together(
+def _compose_in_window(
     masses: Sequence[Masses], counts: Sequence[int], grid: float, window: tuple[int, int], delta: float
 ) -> Losses:
     """So many of each kind of step, composed."""
@@ -215,13 +217,13 @@ def _together(
     logs = [np.log(transform[seen]) for transform in transforms]
     whole = np.exp(sum(count * log for log, count in zip(logs, counts, strict=True)))
     off = sum(count * np.exp(-log.real) for log, count in zip(logs, counts, strict=True)) + 1
-    doubt = 8 * UNIT * math.log2(2 * size) * math.sqrt(2 * float(np.square(np.abs(whole) * off).sum()))
+    doubt = 8 * ROUNDOFF * math.log2(2 * size) * math.sqrt(2 * float(np.square(np.abs(whole) * off).sum()))
     filled = np.zeros(size // 2 + 1, dtype=complex)
     filled[seen] = whole
     losses = np.arange(low, low + size)
     losses, mass = losses[losses > 0], fft.irfft(filled, n=size)
     finite = sum(count * math.log1p(-one.infinite) for one, count in zip(masses, counts, strict=True))
-    infinite = -math.expm1(finite) + TAIL * delta + doubt + size * (math.exp(FADED) + 4 * UNIT)
+    infinite = -math.expm1(finite) + TAIL * delta + doubt + size * (math.exp(FADED) + 4 * ROUNDOFF)
     return Losses(losses * grid, np.maximum(mass[losses % size], 0.0), infinite)
 
 
@@ -233,7 +235,7 @@ def _window(masses: Sequence[Masses], counts: Sequence[int], tail: float) -> tup
         at = np.arange(len(one.mass))
         spread += count * max(float(one.mass @ np.square(at)) - float(one.mass @ at) ** 2, 0.0)
     tilts = math.sqrt(2 * log_tail / max(spread, 1e-9)) * np.geomspace(1 / 32, 4, 8)
-    tilts = np.minimum(tilts, LARGEST / max(len(one.mass) for one in masses))
+    tilts = np.minimum(tilts, MAX_EXPONENT / max(len(one.mass) for one in masses))
     ends = []
     for sign in (1, -1):
         logs = sum(count * _cumulants(one, sign * tilts) for one, count in zip(masses, counts, strict=True))

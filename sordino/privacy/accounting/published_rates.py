@@ -12,7 +12,14 @@ import numpy as np
 from scipy.optimize import curve_fit
 
 from sordino.errors import UserError
-from sordino.privacy.accounting.calibration import FINE, LAST, LEAST_RATE, excess_over, first_within, likely_place
+from sordino.privacy.accounting.calibration import (
+    FINE,
+    LAST_PLACE,
+    MIN_RATE_SHARE,
+    excess_over,
+    first_within,
+    likely_place,
+)
 from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon
 
 FITTED_AT = np.concatenate([np.arange(1, 100) / 1000, np.arange(10, 101) / 100])
@@ -29,7 +36,7 @@ def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
     def excess(place: int) -> float:
         return excess_over(((rate, FINE**place, steps),), epsilon, delta, quick_record_epsilon)
 
-    place = first_within(excess, likely_place(epsilon, delta, rate, steps, ()), -LAST, LAST)
+    place = first_within(excess, likely_place(epsilon, delta, rate, steps, ()), -LAST_PLACE, LAST_PLACE)
     if place is None:
         raise UserError(
             f"The published accountant cannot print epsilon = {epsilon:g} at delta = {delta:g}, however much noise "
@@ -47,12 +54,12 @@ def fitted_rate(epsilon: float, delta: float, multiplier: float, steps: int, mos
     """
     if epsilon * (1 + 1e-9) >= quick_record_epsilon(((most, multiplier, steps),), delta):
         return most
-    if epsilon <= quick_record_epsilon(((most * LEAST_RATE, multiplier, steps),), delta):
-        return most * LEAST_RATE
+    if epsilon <= quick_record_epsilon(((most * MIN_RATE_SHARE, multiplier, steps),), delta):
+        return most * MIN_RATE_SHARE
     bend, slope, start = _fitted_curve(delta, multiplier, steps, most)
     grown = bend * (epsilon - start) / slope
     part = math.log1p(grown) / bend if grown > -1 else 0.0
-    return most * min(max(part, LEAST_RATE), 1.0)
+    return most * min(max(part, MIN_RATE_SHARE), 1.0)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of
-from sordino.privacy.accounting.loss_distribution import Sampled, composed
+from sordino.privacy.accounting.loss_distribution import Sampled, compose
 
 Recipe = tuple[Sampled, ...]
 ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
@@ -94,7 +94,7 @@ def record_attack_accuracy(recipe: Recipe) -> float:
     unsampled = attack_accuracy(_mu_without_sampling(recipe))
     if all(rate == 1 for rate, _, _ in recipe):
         return unsampled
-    return min(unsampled, max((1 + losses.delta()) / 2 for losses in composed(recipe, 1e-5)))
+    return min(unsampled, max((1 + losses.delta()) / 2 for losses in compose(recipe, 1e-5)))
 
 
 def _mu_without_sampling(recipe: Recipe) -> float:
@@ -103,4 +103,4 @@ def _mu_without_sampling(recipe: Recipe) -> float:
 
 
 def _by_distribution(recipe: Recipe, delta: float) -> float:
-    return max(losses.epsilon(delta) for losses in composed(recipe, delta))
+    return max(losses.epsilon(delta) for losses in compose(recipe, delta))

@@ -10,7 +10,7 @@ from sordino.federation.schedule import Schedule
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance, Noise, ProtectFrom
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.util.formatting import percent_up
 
@@ -45,8 +45,7 @@ def check_delta(delta: float, units: int, unit: Unit, allow_vacuous: bool) -> li
     usual = f"{default_delta(units):.1e}"
     if not 0 < delta < 1:
         raise UserError(f"delta is {delta:g}, but must lie between 0 and 1; try {usual}.")
-    many = f"{units} clients" if unit == "client" else f"a client with {units} records"
-    whole = "one random client's whole data" if unit == "client" else "one random record"
+    many, whole = unit.crowd(units), unit.vacuous_release()
     if delta >= 1 / units:
         if not allow_vacuous:
             raise UserError(
@@ -113,7 +112,7 @@ def plan(
     if (epsilon is None) == (noise_multiplier is None):
         raise UserError("Give either an epsilon or a noise multiplier, not both and not neither.")
     delta = default_delta(clients) if delta is None else delta
-    warnings = check_delta(delta, clients, "client", allow_vacuous_delta)
+    warnings = check_delta(delta, clients, Unit.CLIENT, allow_vacuous_delta)
     cohort, releases = schedule.cohort, schedule.turns
     if noise_multiplier is None:
         assert epsilon is not None
@@ -138,7 +137,7 @@ def plan(
     )
 
 
-def drowning(parameters: int, feasible: int) -> str:
+def drowning_warning(parameters: int, feasible: int) -> str:
     """The sentence for a model that is too large for a budget."""
     return (
         f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
@@ -175,7 +174,7 @@ def _advice(clients: int, feasible: int, parameters: int | None, protect_from: P
     # Against outsiders the feasible size grows with the square of the clients, against the server linearly.
     needed = math.ceil(clients * (math.sqrt(lack) if protect_from == "outsider" else lack))
     return [
-        drowning(parameters, feasible),
+        drowning_warning(parameters, feasible),
         f"More clients: about {needed:,} of them make this model feasible at the same epsilon.",
         f"Fewer shared parameters: a smaller model, or a shared part of at most {feasible:,} parameters.",
         "Record level: if each client is an institution with many people's records, protect records instead of "

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from sordino.privacy.accounting.calibration import affordable, record_multiplier, record_rate
+from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.published_rates import fitted_rate, quick_multiplier
@@ -63,18 +63,28 @@ class RecordPlan:
 
 @dataclass(frozen=True)
 class RecordNeeds:
-    """What a record-level method releases of each client, besides its noisy gradients."""
+    """What a record-level method, or one of its releases, takes of a client's records besides noisy gradients."""
 
     matrix_share: float = 0.0
-    """The share of epsilon that matrices which are released once may cost."""
-    matrices: int = 1
-    """How many of these there are."""
+    """Share of epsilon that all matrices which are released once may cost together, from 0 to 1."""
+    matrices: int = 0
+    """Number of these matrices."""
     means: int = 0
-    """How many means over validation records leave in a round."""
+    """Number of means over validation records that leave in a round."""
     held_out: float = 0.0
-    """The share of a client's training records that is set aside for such means."""
+    """Share of a client's training records that is set aside for such means."""
     matrix_entries: int = 0
-    """How many entries such a matrix has at the most; zero where that is not declared."""
+    """Most entries of such a matrix; zero where that is not declared."""
+
+    def __add__(self, other: RecordNeeds) -> RecordNeeds:
+        """Needs of both together; they share the records that are set aside."""
+        return RecordNeeds(
+            matrix_share=self.matrix_share + other.matrix_share,
+            matrices=self.matrices + other.matrices,
+            means=self.means + other.means,
+            held_out=max(self.held_out, other.held_out),
+            matrix_entries=max(self.matrix_entries, other.matrix_entries),
+        )
 
 
 def held_out_count(records: int, share: float) -> int:
@@ -138,7 +148,7 @@ def plan_records(
             plan.sampling[who] = record_rate(budget, delta, multiplier, int(count) * turns, rate, others)
         else:
             plan.multipliers[who] = multiplier
-            plan.turns[who] = affordable(budget, delta, (rate, multiplier, int(count)), turns, others)
+            plan.turns[who] = affordable_turns(budget, delta, (rate, multiplier, int(count)), turns, others)
     return plan
 
 

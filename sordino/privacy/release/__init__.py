@@ -14,7 +14,6 @@ from sordino.privacy.release.base import (
     Release,
     ReleaseError,
     Releases,
-    Unit,
 )
 from sordino.privacy.release.declaring import (
     all_releases,
@@ -34,7 +33,7 @@ from sordino.privacy.release.of_records import (
     Gradients,
     Matrix,
     Unprotected,
-    unprotected,
+    without_privacy,
 )
 
 __all__ = [
@@ -53,7 +52,6 @@ __all__ = [
     "Release",
     "ReleaseError",
     "Releases",
-    "Unit",
     "Unprotected",
     "Update",
     "all_releases",
@@ -63,5 +61,5 @@ __all__ = [
     "same_turns",
     "sends",
     "takes_gradients_alone",
-    "unprotected",
+    "without_privacy",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -14,15 +14,20 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.federation.message import Each
 from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.record_plan import RecordNeeds
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.sealed import Pool
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 
-LEAST, MOST = 1e-30, 1e30
+if TYPE_CHECKING:
+    from sordino.privacy.ledger import Ledger, Row
+
+MIN_BOUND, MAX_BOUND = 1e-30, 1e30
 """Between these lie bounds that float32 can keep and noise that it can hold."""
 
 
-def held(rows: Tensor, low: float, high: float) -> Bounded:
+def hold_to_range(rows: Tensor, low: float, high: float) -> Bounded:
     """Numbers within a range, less its middle, in float64; what is not finite becomes the middle."""
     # Centred first, and not in float32: there, the ends of a narrow range far from zero round to numbers outside of it.
     half, finite = (high - low) / 2, torch.isfinite(rows)
@@ -32,16 +37,16 @@ def held(rows: Tensor, low: float, high: float) -> Bounded:
 
 def check_range(release: Release, low: float, high: float) -> None:
     """Refuse a range that bounds nothing."""
-    if not (math.isfinite(low) and math.isfinite(high) and LEAST <= high - low <= MOST):
+    if not (math.isfinite(low) and math.isfinite(high) and MIN_BOUND <= high - low <= MAX_BOUND):
         raise ReleaseError(
-            f"{release.describe()}: a range goes from a number to a larger one, {LEAST:g} to {MOST:g} apart"
+            f"{release.describe()}: a range goes from a number to a larger one, {MIN_BOUND:g} to {MAX_BOUND:g} apart"
         )
 
 
 def check_thresholds(thresholds: Tensor, whose: str) -> None:
     """Refuse thresholds to which nothing can be shortened in float32."""
-    if not bool((torch.isfinite(thresholds) & (thresholds >= LEAST) & (thresholds <= MOST)).all()):
-        raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {LEAST:g} to {MOST:g}")
+    if not bool((torch.isfinite(thresholds) & (thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)).all()):
+        raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {MIN_BOUND:g} to {MAX_BOUND:g}")
 
 
 def lengths(rows: Tensor) -> Tensor:
@@ -49,7 +54,7 @@ def lengths(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
 
 
-def shortened(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
+def shorten(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
     """Each row scaled down to its threshold where it is longer; `norms` are its `lengths`."""
     if not (norms > threshold).any():
         return rows
@@ -71,26 +76,24 @@ def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
     return torch.stack([lengths(part) for part in rows.split(sizes, dim=1)], dim=1)
 
 
-def parts_shortened(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
+def shorten_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
     """Each part of each row scaled down to its threshold; `norms` are the `part_lengths`, one column for each part."""
     if max(sizes) == 1:  # as many parts as entries: all of them at once
-        flat = shortened(rows.reshape(-1, 1), norms.reshape(-1), thresholds.expand_as(norms).reshape(-1))
+        flat = shorten(rows.reshape(-1, 1), norms.reshape(-1), thresholds.expand_as(norms).reshape(-1))
         return flat.reshape(rows.shape)
     if len(sizes) == 1:
-        return shortened(rows, norms.squeeze(1), thresholds.squeeze(1))
+        return shorten(rows, norms.squeeze(1), thresholds.squeeze(1))
     parts = zip(rows.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
-    return torch.cat([shortened(part, length, threshold) for part, length, threshold in parts], dim=1)
+    return torch.cat([shorten(part, length, threshold) for part, length, threshold in parts], dim=1)
 
 
-def symmetric(flat: Tensor) -> Tensor:
+def mirror_upper(flat: Tensor) -> Tensor:
     """A flat square matrix with its upper triangle mirrored below."""
     size = math.isqrt(flat.numel())
     upper = flat.view(size, size).triu()
     return (upper + upper.triu(1).t()).reshape(-1)
 
 
-Unit = Literal["client", "record"]
-"""What noise protects: a whole client, or one record of a client."""
 Found = TypeVar("Found")
 PROMISED: Literal["promised"] = "promised"
 """In the place of a pool: all records of a client pay, and of what they pay only epsilon and delta are known."""
@@ -169,7 +172,7 @@ class Cover:
     moves it: float64, (clients or 1, blocks)."""
     sizes: Sequence[int]
     """How many entries each block has."""
-    unit: Unit = "client"
+    unit: Unit = Unit.CLIENT
     """What it protects."""
     places: Tensor | None = None
     """The entries that leave, where that is fewer than all and the same for all clients."""
@@ -261,38 +264,85 @@ class Charge:
         return cls(np.zeros(1), np.ones((1, len(VIEWS))))
 
 
-class Release:
-    """One kind of thing that may leave a client.
+@dataclass(frozen=True)
+class Thresholds:
+    """Clipping thresholds of records' gradients."""
 
-    Subclasses are frozen dataclasses; a field that overrides an attribute of this class and has no default is written
+    rows: Tensor
+    """Each client's thresholds, float64: (clients or 1, one or one for each part)."""
+    separate: bool = False
+    """Whether each part with a threshold of its own has the noise that would do if no other part left."""
+
+    def of(self, place: int) -> Tensor:
+        """Thresholds of the client at `place` among those asked: (one or one for each part,)."""
+        return self.rows[place if len(self.rows) > 1 else 0]
+
+
+class Release:
+    """One kind of thing that may leave a client; every question about it is a method or property that it answers.
+
+    Subclasses are frozen dataclasses. A field that overrides an attribute of this class and has no default is written
     as `field()`, because dataclasses would take the inherited value for one.
     """
 
     share: float = 0.0
-    """Its part of a round's budget."""
+    """Its part of a round's budget, from 0 to 1."""
     every: int = 1
     """It leaves in the first round and then in every round whose number this divides."""
-    private: ClassVar[bool] = True
-    """Whether noise covers it."""
+    state: str | None = None
+    """Name of the public state of a client that it sends; None where it sends what the step hands over."""
     unit: ClassVar[Unit | None] = None
     """What its noise protects; None where it carries none of its own."""
-    summed: ClassVar[bool] = False
-    """Whether its noise is shared out over the cohort, so that only a sum of enough messages is covered."""
-    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "nothing"
-    """What whoever learns single values of it learns that noise in sums had hidden: nothing new, this message, or
-    everything that its owner has ever sent."""
-    once: ClassVar[bool] = False
-    """At record level: whether it is released once in a run, not in every round."""
-    made_of_gradients: ClassVar[bool] = False
-    """At record level: whether the step takes noisy gradients for it."""
-    separate: bool = False
-    """At record level: whether each part with a threshold of its own has the noise that would do if no other left."""
-    state: str | None = None
-    """The public state of a client that it sends; None where it sends what the step hands over."""
-    side: int | None = None
-    """At record level: of a matrix, at the most, where that is known before any message is."""
-    held_out: float = 0.0
-    """At record level: the share of a client's training records that is set aside for it."""
+
+    @property
+    def private(self) -> bool:
+        """Whether noise covers it, its own or that of releases it was made of."""
+        return True
+
+    @property
+    def summed(self) -> bool:
+        """Whether its noise protects its client as a whole, so that its shares add up over the cohort: a sum of enough
+        messages is covered even where one message is not."""
+        return self.unit is not None and not self.unit.record_level
+
+    @property
+    def record_level(self) -> bool:
+        """Whether its noise protects single records of its client."""
+        return self.unit is not None and self.unit.record_level
+
+    @property
+    def once(self) -> bool:
+        """Whether a client may be asked for it once in a run, whatever its turns."""
+        return False
+
+    @property
+    def made_of_gradients(self) -> bool:
+        """Whether the step takes noisy gradients of records for it."""
+        return False
+
+    @property
+    def stackable(self) -> bool:
+        """Whether all that its step sees of records for it are noisy gradients that several clients can take at
+        once."""
+        return False
+
+    def needs(self) -> RecordNeeds:
+        """What it takes of a client's records besides noisy gradients."""
+        return RecordNeeds()
+
+    def expose(self, ledger: Ledger, row: Row, clients: Sequence[int]) -> list[Row]:
+        """Charge everybody for learning single messages of it that had been hidden in sums; the rows that this adds.
+
+        Args:
+            ledger: the ledger of the run.
+            row: its row for this release and question.
+            clients: whose messages become known.
+        """
+        return ledger.expose(row) if self.summed else []
+
+    def exposes_history(self) -> bool:
+        """Whether reading it tells of all messages that its owner has ever sent."""
+        return False
 
     def check(self) -> None:
         """Refuse a declaration that bounds nothing."""
@@ -300,11 +350,11 @@ class Release:
             raise ReleaseError(f"{self.describe()}: it leaves every {self.every!r} rounds, but must every 1, 2, 3, ...")
 
     def width(self, public: Public) -> int | None:
-        """How many entries a message has; None where any number costs the same."""
+        """Number of entries of a message; None where any number costs the same."""
         return None
 
     def opened(self, value: Any, public: Public) -> Tensor:
-        """What the step handed over, one row for each client."""
+        """Read the `value` that a step handed over: float32, one row for each client of `public`."""
         if not isinstance(value, Tensor):
             raise ReleaseError(
                 f"{self.describe()}: the step must hand over a tensor, not {value!r}; values of raw records leave as a "
@@ -317,54 +367,54 @@ class Release:
         return rows
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
-        """Rows within their bounds: as they are, where there are none."""
+        """Hold rows, one for each client, to their bounds; without bounds they stay as they are."""
         return self.unbounded(rows, public)
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
-        """What leaves of the rows in a run without privacy: all of it; a row that is not finite becomes zero."""
+        """Prepare rows for a run without privacy: as they are; a row that is not finite becomes zero."""
         finite = torch.isfinite(rows).all(dim=1)
         return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover | None:
-        """The noise on bounded rows of `width` entries; None where there is none, or where it is in what was sent."""
+        """Noise on bounded rows of `width` entries; None where there is none, or where it is in what was sent."""
         if self.unit is not None and not self.made_of_gradients and not self.sources():
             raise NotImplementedError(f"{type(self).__name__} says that noise protects a {self.unit}, but not which")
         return None
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
-        """What it costs each of the clients that send it."""
+        """Cost for each of the clients that send it."""
         raise NotImplementedError
 
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
-        """The noise on each coordinate of the sum over the cohort: public."""
+        """Standard deviation of the noise on each entry of the sum over the cohort: public."""
         return torch.zeros(1)
 
     def known_beforehand(self) -> bool:
         """Whether its share of a round's budget says what it costs, before any message is known."""
         return True
 
-    def thresholds(self, public: Public) -> Tensor | None:
-        """Where it is made of noisy gradients, each client's thresholds: (clients or 1, one or one for each part)."""
+    def thresholds(self, public: Public) -> Thresholds | None:
+        """Clipping thresholds of the noisy gradients that its step takes; None where it takes none."""
         return None
 
     def sources(self) -> tuple[str, ...]:
-        """The releases of the same step of whose noisy gradients it is made too."""
+        """Names of the releases of the same step of whose noisy gradients it is made too."""
         return ()
 
     def bounded_by(self) -> tuple[str, ...]:
-        """The public values that its bounds are read from, by name."""
+        """Names of the public values that its bounds are read from."""
         return ()
 
     def message_bytes(self, width: int, public: Public) -> int:
-        """Bytes of one message, the largest over clients."""
+        """Bytes of one message of `width` entries, the largest over clients."""
         return 4 * width
 
     def centre(self) -> float:
-        """What the server adds to a mean of rows."""
+        """Middle of the range, which the server adds to rows and means of rows: these leave centred on zero."""
         return 0.0
 
     def describe(self) -> str:
-        """In words, for users."""
+        """Describe the release to users."""
         raise NotImplementedError
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from sordino.privacy.budget.record_plan import RecordNeeds
-from sordino.privacy.release.base import Release, ReleaseError, Releases, Unit
+from sordino.privacy.release.base import Release, ReleaseError, Releases
+from sordino.privacy.unit import Unit
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 OURS = "sordino.privacy."
@@ -44,16 +45,7 @@ def all_releases(steps: Mapping[str, Releases]) -> list[Release]:
 
 def record_needs(steps: Mapping[str, Releases]) -> RecordNeeds:
     """What a method's steps release of a client's records besides noisy gradients, from their declarations."""
-    releases = all_releases(steps)
-    averaged = [release.held_out for release in releases if release.held_out]
-    once = [release.share for release in releases if release.once]
-    return RecordNeeds(
-        matrix_share=sum(once),
-        matrices=max(1, len(once)),
-        means=len(averaged),
-        held_out=max(averaged, default=0.0),
-        matrix_entries=max(((release.side or 0) ** 2 for release in releases), default=0),
-    )
+    return sum((release.needs() for release in all_releases(steps)), RecordNeeds())
 
 
 def same_turns(steps: Mapping[str, Releases], step: str, name: str) -> set[str]:
@@ -66,10 +58,10 @@ def same_turns(steps: Mapping[str, Releases], step: str, name: str) -> set[str]:
 
 
 def takes_gradients_alone(releases: Releases) -> bool:
-    """At record level: whether a step sees nothing of its client's records but noisy gradients, which it takes, with
-    one noise for all parts: such clients can be stacked."""
-    taken = [release.made_of_gradients and not release.separate for release in releases.values()]
-    return any(taken) and all(taken[place] or release.sources() for place, release in enumerate(releases.values()))
+    """Whether a step sees nothing of its client's records but noisy gradients, with one noise for all parts: clients
+    that take such a step can be stacked."""
+    kinds = releases.values()
+    return any(release.made_of_gradients for release in kinds) and all(release.stackable for release in kinds)
 
 
 def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[str]) -> None:
@@ -100,9 +92,9 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
                 )
             if release.state is not None and release.state not in states:
                 raise ReleaseError(f"{step} declares {name}, but clients have no public state {release.state!r}.")
-        idle = [name for name, release in releases.items() if release.unit == "client" and not release.share > 0]
+        idle = [name for name, release in releases.items() if release.summed and not release.share > 0]
         if idle:
             raise ReleaseError(f"{step} gives {idle[0]} no share of a round's budget: it must be above 0.")
-        whole = sum(release.share for release in releases.values() if release.unit == "client")
+        whole = sum(release.share for release in releases.values() if release.summed)
         if whole > 1 + 1e-9:
             raise ReleaseError(f"{step} gives its releases {whole:g} of a round's budget: shares must add up to one.")

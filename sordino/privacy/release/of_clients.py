@@ -18,13 +18,13 @@ from sordino.privacy.release.base import (
     Public,
     Release,
     ReleaseError,
-    Unit,
     check_range,
     check_thresholds,
-    held,
+    hold_to_range,
     part_lengths,
-    parts_shortened,
+    shorten_parts,
 )
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, unknown_variance
 
 
@@ -51,9 +51,7 @@ class Update(Release):
     at: str | None = None
     entries: int | None = None
     times: int = 1
-    unit: ClassVar[Unit | None] = "client"
-    summed: ClassVar[bool] = True
-    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
+    unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def width(self, public: Public) -> int:
         return self.times * sum(public.layers) if self.entries is None else self.entries
@@ -68,7 +66,7 @@ class Update(Release):
         if rejected:
             kept = torch.where(finite.unsqueeze(1), kept, torch.zeros_like(kept))
             norms = torch.where(finite.unsqueeze(1), norms, torch.zeros_like(norms))
-        return Bounded(parts_shortened(kept, norms, self._thresholds(public).to(norms.device), sizes), rejected)
+        return Bounded(shorten_parts(kept, norms, self._thresholds(public).to(norms.device), sizes), rejected)
 
     def known_beforehand(self) -> bool:
         return self.spread != "alone"
@@ -231,9 +229,7 @@ class Number(Release):
     share: float = field()
     every: int = 1
     entries: int = 1
-    unit: ClassVar[Unit | None] = "client"
-    summed: ClassVar[bool] = True
-    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
+    unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def check(self) -> None:
         super().check()
@@ -244,7 +240,7 @@ class Number(Release):
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows within the range, less its middle; what is not finite becomes the middle."""
-        return held(rows, self.low, self.high)
+        return hold_to_range(rows, self.low, self.high)
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
         deviation, bound = (

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sordino.federation.message import tensors
 from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.record_plan import RecordNeeds
 from sordino.privacy.release.base import (
     Bounded,
     Charge,
@@ -19,13 +21,17 @@ from sordino.privacy.release.base import (
     Release,
     ReleaseError,
     Releases,
-    Unit,
+    Thresholds,
     check_range,
-    held,
+    hold_to_range,
     lengths,
-    shortened,
+    shorten,
 )
 from sordino.privacy.sealed import Pool, Sealed, open_sealed
+from sordino.privacy.unit import Unit
+
+if TYPE_CHECKING:
+    from sordino.privacy.ledger import Ledger, Row
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Average(Release):
     low: float
     high: float
     held_out: float = 0.2
-    unit: ClassVar[Unit | None] = "record"
+    unit: ClassVar[Unit | None] = Unit.RECORD
     pool: ClassVar[Pool] = "validation"
 
     def check(self) -> None:
@@ -51,15 +57,18 @@ class Average(Release):
                 "must lie between 0 and 1"
             )
 
+    def needs(self) -> RecordNeeds:
+        return RecordNeeds(means=1, held_out=self.held_out)
+
     def width(self, public: Public) -> int:
         return 1
 
     def opened(self, value: Any, public: Public) -> Tensor:
-        return unsealed(self, value, self.pool).reshape(1, -1)
+        return open_pool(self, value, self.pool).reshape(1, -1)
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """The mean of each row, less the middle of the range."""
-        single = held(rows, self.low, self.high)
+        single = hold_to_range(rows, self.low, self.high)
         return Bounded(single.rows.mean(dim=1, keepdim=True), single.rejected)
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
@@ -72,7 +81,7 @@ class Average(Release):
         plan, who = allowance.of_records, list(public.clients)
         moved = [self.spread(int(records)) for records in plan.validation[who]]
         bounds = torch.tensor(moved, dtype=torch.float64).reshape(-1, 1)
-        return Cover(torch.as_tensor(plan.mean_multipliers[who]).reshape(-1, 1) * bounds, bounds, [width], "record")
+        return Cover(torch.as_tensor(plan.mean_multipliers[who]).reshape(-1, 1) * bounds, bounds, [width], Unit.RECORD)
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.mean_multipliers
@@ -102,12 +111,18 @@ class Matrix(Release):
 
     share: float = field()
     side: int | None = None
-    unit: ClassVar[Unit | None] = "record"
-    once: ClassVar[bool] = True
+    unit: ClassVar[Unit | None] = Unit.RECORD
     pool: ClassVar[Pool] = "training"
 
+    @property
+    def once(self) -> bool:
+        return True
+
+    def needs(self) -> RecordNeeds:
+        return RecordNeeds(matrix_share=self.share, matrices=1, matrix_entries=(self.side or 0) ** 2)
+
     def opened(self, value: Any, public: Public) -> Tensor:
-        rows = unsealed(self, value, self.pool)
+        rows = open_pool(self, value, self.pool)
         if self.side is not None and rows.shape[-1] > self.side:
             raise ReleaseError(f"{self.describe()}: its side is {rows.shape[-1]}, but at most {self.side} is declared")
         return rows
@@ -117,7 +132,7 @@ class Matrix(Release):
         records rounds depends on each of them."""
         finite = torch.isfinite(rows).all(dim=1)
         kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
-        kept = shortened(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device)).double()
+        kept = shorten(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device)).double()
         return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
@@ -127,7 +142,7 @@ class Matrix(Release):
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
         multipliers = torch.as_tensor(allowance.of_records.matrix_multipliers[list(public.clients)]).reshape(-1, 1)
-        return Cover(multipliers, torch.ones_like(multipliers), [width], "record", mirrored=True)
+        return Cover(multipliers, torch.ones_like(multipliers), [width], Unit.RECORD, mirrored=True)
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.matrix_multipliers
@@ -160,22 +175,29 @@ class Gradients(Release):
     clip: float | str
     layered: bool = False
     separate: bool = False
-    unit: ClassVar[Unit | None] = "record"
+    unit: ClassVar[Unit | None] = Unit.RECORD
     pool: ClassVar[Pool] = "training"
-    made_of_gradients: ClassVar[bool] = True
 
-    def thresholds(self, public: Public) -> Tensor:
+    @property
+    def made_of_gradients(self) -> bool:
+        return True
+
+    @property
+    def stackable(self) -> bool:
+        return not self.separate
+
+    def thresholds(self, public: Public) -> Thresholds:
         found, wanted = public.rows(self.clip), len(public.layers) if self.layered else 1
         if public.layers and found.shape[1] != wanted and not self.separate:  # separate ones are held against tensors
             raise ReleaseError(f"{self.describe()}: it needs {wanted} thresholds, but there are {found.shape[1]}")
-        return found
+        return Thresholds(found, self.separate)
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         plan = allowance.of_records
         paid = [plan.charge(client) for client in public.clients]
         if self.separate:
             # A record may move every part by as much as its noise covers: mu^2 adds up over them.
-            parts = self.thresholds(public).shape[1]
+            parts = self.thresholds(public).rows.shape[1]
             paid = [(rate, multiplier / math.sqrt(parts), steps) for rate, multiplier, steps in paid]
         return Charge.of_records(self.pool, paid, sum(public.layers) if allowance.whole else 0)
 
@@ -191,7 +213,11 @@ class Follows(Release):
     """Made of the same noisy gradients as the release `of` of the same step: it costs nothing more; record level."""
 
     of: str
-    unit: ClassVar[Unit | None] = "record"
+    unit: ClassVar[Unit | None] = Unit.RECORD
+
+    @property
+    def stackable(self) -> bool:
+        return True
 
     def sources(self) -> tuple[str, ...]:
         return (self.of,)
@@ -203,7 +229,7 @@ class Follows(Release):
         return f"made of the same noisy gradients as {self.of}"
 
 
-def unsealed(release: Release, value: Any, pool: Pool) -> Tensor:
+def open_pool(release: Release, value: Any, pool: Pool) -> Tensor:
     """The values of a pool's single records; anything else, stretched or made up, is refused."""
     if not isinstance(value, Sealed) or value.pool != pool:
         raise ReleaseError(f"{release.describe()}: hand over the sealed values of {pool} records, not {value!r}")
@@ -220,7 +246,12 @@ class Derived(Release):
 
     state: str = field()
     bits: int = 32
-    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "everything"
+
+    def exposes_history(self) -> bool:
+        return True
+
+    def expose(self, ledger: Ledger, row: Row, clients: Sequence[int]) -> list[Row]:
+        return ledger.expose_all(clients, (row.question, row.round, row.step))
 
     def opened(self, value: Any, public: Public) -> Tensor:
         return public.states[self.state].reshape(len(public.clients), -1)
@@ -243,7 +274,10 @@ class Bare(Release):
     """A value that leaves without noise although it depends on data: epsilon is infinite, for reason `why`."""
 
     why: str
-    private: ClassVar[bool] = False
+
+    @property
+    def private(self) -> bool:
+        return False
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         return Charge.infinite(self.why)
@@ -254,46 +288,33 @@ class Bare(Release):
 
 @dataclass(frozen=True)
 class Unprotected(Release):
-    """What a release is in a run without privacy: as wide and as often, but neither bounded nor noised.
+    """A release in a run without privacy: as wide and as often as `of`, but neither bounded nor noised.
 
-    A mechanism that has thresholds still has them, and may adapt them: nothing is scaled down to them.
+    A mechanism that has thresholds still has them, and may adapt them: nothing is scaled down to them. Every question
+    that this class does not answer itself is answered by `of`, one that is added to a release later included.
     """
 
     of: Release
-    private: ClassVar[bool] = False
+    share: ClassVar[float] = 0.0  # type: ignore[misc]
+    unit: ClassVar[Unit | None] = None
+    private: ClassVar[bool] = False  # type: ignore[misc]
+    summed, record_level = Release.summed, Release.record_level  # by the unit of this class, not by that of `of`
 
-    @property
-    def every(self) -> int:  # type: ignore[override]
-        return self.of.every
+    def __getattribute__(self, name: str) -> Any:
+        # Not __getattr__, which Python asks only for what no base class has: what `Release` says by default would then
+        # stand in the place of what `of` says.
+        if name == "of" or name.startswith("_") or name in vars(Unprotected):
+            return super().__getattribute__(name)
+        return getattr(self.of, name)
 
-    @property
-    def once(self) -> bool:  # type: ignore[override]
-        return self.of.once
+    def check(self) -> None:
+        Release.check(self)  # without noise, no bound of `of` has to hold
 
-    @property
-    def made_of_gradients(self) -> bool:  # type: ignore[override]
-        return self.of.made_of_gradients
-
-    @property
-    def state(self) -> str | None:  # type: ignore[override]
-        return self.of.state
-
-    @property
-    def held_out(self) -> float:  # type: ignore[override]
-        return self.of.held_out
-
-    @property
-    def separate(self) -> bool:  # type: ignore[override]
-        return self.of.separate
-
-    def width(self, public: Public) -> int | None:
-        return self.of.width(public)
-
-    def opened(self, value: Any, public: Public) -> Tensor:
-        return self.of.opened(value, public)
-
-    def unbounded(self, rows: Tensor, public: Public) -> Bounded:
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
         return self.of.unbounded(rows, public)
+
+    def cover(self, width: int, allowance: Allowance, public: Public) -> Cover | None:
+        return None
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         return Charge.infinite('privacy = "none": everything leaves as it is, neither clipped nor noised', general=True)
@@ -301,19 +322,22 @@ class Unprotected(Release):
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
         return torch.zeros(self.width(public) or 1)
 
-    def thresholds(self, public: Public) -> Tensor | None:
-        return self.of.thresholds(public)
+    def expose(self, ledger: Ledger, row: Row, clients: Sequence[int]) -> list[Row]:
+        return []
 
-    def sources(self) -> tuple[str, ...]:
-        return self.of.sources()
+    def exposes_history(self) -> bool:
+        return False
 
-    def message_bytes(self, width: int, public: Public) -> int:
-        return self.of.message_bytes(width, public)
+    def bounded_by(self) -> tuple[str, ...]:
+        return ()
+
+    def centre(self) -> float:
+        return 0.0  # nothing was centred
 
     def describe(self) -> str:
         return f"as it is, neither clipped nor noised; in a private run: {self.of.describe()}"
 
 
-def unprotected(releases: Releases) -> Releases:
+def without_privacy(releases: Releases) -> Releases:
     """What leaves in a run without privacy; what leaves bare anyway keeps its own reason."""
     return {name: Unprotected(release) if release.private else release for name, release in releases.items()}

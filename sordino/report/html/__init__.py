@@ -11,6 +11,8 @@ from markupsafe import Markup
 
 from sordino.version import VERSION
 
+__all__ = ["page", "rendered"]
+
 
 def page(title: str, body: Markup) -> str:
     """Wrap a body, which is HTML already, into a whole page: light or dark as its reader prefers, and fit to print."""

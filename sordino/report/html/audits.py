@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from sordino.errors import UserError
+from sordino.privacy.unit import Unit
 from sordino.report.html import charts, render
 from sordino.report.html.charts import Line, number
 from sordino.report.wording import bound_words, epsilon_words, neighbour_words
@@ -39,7 +40,7 @@ def _context(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": f"Audit of {name}" + ("" if variant == "sound" else f" ({variant})"),
         "unit": document["unit"],
-        "compared": " ".join(neighbour_words(document["unit"])),
+        "compared": " ".join(neighbour_words(Unit(document["unit"]))),
         "delta": document["delta"],
         "views": [_view(name, view) for name, view in document["views"].items()],
         "findings": [_finding(one) for one in document["findings"]],

@@ -16,7 +16,7 @@ from sordino.report.html.gather import ALONE, Group, PageContent, RunContent, ga
 from sordino.report.wording import epsilon_words, method_name, percent, protects_nothing, sentences_of, with_full_stop
 from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow
-from sordino.util.formatting import delta_text, none
+from sordino.util.formatting import delta_text, finite_or_none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
     "auc": "AUC",
@@ -111,7 +111,7 @@ def _each(told: PageContent) -> dict[str, Any] | None:
     for client, figures in enumerate(run.metrics):
         gain = gains.get(names[client])
         points = [] if not gains else ["–" if gain is None else f"{100 * gain:+.1f}"]
-        rows.append((names[client], [*(_three(none(figures[place])) for place in known), *points]))
+        rows.append((names[client], [*(_three(finite_or_none(figures[place])) for place in known), *points]))
     heads = [SHORT.get(METRICS[place], TOLD[METRICS[place]]) for place in known]
     return {"heads": [*heads, *(["gain over training alone, points"] if gains else [])], "rows": rows}
 

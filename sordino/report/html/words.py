@@ -8,7 +8,8 @@ from sordino.errors import UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.result import against
 from sordino.methods import find
-from sordino.privacy.views import VIEWS, View, rows_words
+from sordino.privacy.unit import Unit
+from sordino.privacy.views import VIEWS, View
 from sordino.report.html.gather import Group, PageContent, RunContent
 from sordino.report.terminal.tables import OBSERVERS
 from sordino.report.wording import (
@@ -24,6 +25,9 @@ from sordino.report.wording import (
 from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
+
+LEARNED = {Unit.CLIENT: "client took part", Unit.RECORD: "record was used"}
+"""What an observer may learn of one unit."""
 
 
 def title(told: PageContent) -> str:
@@ -90,10 +94,10 @@ def protection(run: RunContent) -> str:
     delta = delta_text(run.summary.delta)
     level = run.summary.record_level
     if level is None:
-        return " ".join([f"One whole client is protected, at delta = {delta}.", *neighbour_words("client")])
+        return " ".join([f"One whole client is protected, at delta = {delta}.", *neighbour_words(Unit.CLIENT)])
     replaced = replacement_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
     protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
-    return " ".join([f"{protecting} {replaced}.", *neighbour_words("record", run.summary.epsilon_rows)])
+    return " ".join([f"{protecting} {replaced}.", *neighbour_words(Unit.RECORD, run.summary.epsilon_rows)])
 
 
 def experiment_file(run: RunContent) -> str:
@@ -154,17 +158,16 @@ def _cost(group: Group, row: ComparisonRow) -> list[str]:
     if not group.first.ledger:
         return ["Nothing left the clients, so nobody learned anything about them."]
     view: View = "server" if group.first.summary.protect_from == "server" else "outsider"
-    unit = "client took part" if row.unit == "client" else "record was used"
+    unit = row.unit
     if row.epsilon[view] is None:
         return ["Epsilon is infinite: something left the clients without noise."]
     attack = attack_words(max(run.summary.attack_accuracy[view] for run in group.runs))
     sentence = (
         f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(row.epsilon[view])} at delta = "
-        f"{delta_text(row.delta)} whether one {unit}. The best attack is right in {attack} of all cases; guessing is "
-        "right in 50%."
+        f"{delta_text(row.delta)} whether one {LEARNED[unit]}. The best attack is right in {attack} of all cases; "
+        "guessing is right in 50%."
     )
-    if row.unit == "record":
-        sentence = f"{sentence} {rows_words(group.first.summary.epsilon_rows)}"
+    sentence = " ".join([sentence, *unit.caveats(group.first.summary.epsilon_rows)])
     if view == "server":
         return [sentence]
     return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(row.epsilon['server'])}."]

@@ -6,6 +6,8 @@ import codecs
 import io
 import sys
 
+__all__ = ["degrade", "shown"]
+
 PLAIN = {"ε": "epsilon", "≤": "<=", "≥": ">=", "∞": "inf", "–": "-", "±": "+-", "…": "~", "━": "-", "•": "*"}
 """ASCII replacements for our characters beyond ASCII, and rich's; any other becomes a question mark."""
 

@@ -19,7 +19,7 @@ from sordino.methods import find, names
 from sordino.models.networks import NETWORKS
 from sordino.privacy.release import all_releases
 from sordino.privacy.views import VIEWS
-from sordino.util.selectable import Named, named, settings
+from sordino.util.selectable import Named, choices_of, settings
 
 
 def field_docs(kind: type) -> dict[str, str]:
@@ -73,7 +73,7 @@ def hyperparameters(kind: type[Method]) -> list[Hyperparameter]:
     for field in sorted(fields, key=lambda field: field.name in inherited):
         hint = hints[field.name]
         found.append(_one(field.name, field.default, hint, docs.get(field.name, "")))
-        choice = named(hint)
+        choice = choices_of(hint)
         if choice is not None:
             found += _settings(field.name, choice)
     return found
@@ -92,7 +92,7 @@ def _settings(name: str, choice: Named) -> list[Hyperparameter]:
 
 
 def _one(name: str, default: Any, hint: Any, text: str) -> Hyperparameter:
-    choice = named(hint)
+    choice = choices_of(hint)
     shown = default if choice is None else choice.name(default)
     sentences = SENTENCE.split(text) if text else []
     published = [sentence for sentence in sentences[1:] if PUBLISHED.match(sentence)]
@@ -108,7 +108,7 @@ def _one(name: str, default: Any, hint: Any, text: str) -> Hyperparameter:
 
 def range_of(hint: Any) -> str:
     """Values that an annotated type admits, in words."""
-    choice = named(hint)
+    choice = choices_of(hint)
     if choice is not None:
         return f"one of {', '.join(choice.kinds)}"
     origin = get_origin(hint)

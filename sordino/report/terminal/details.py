@@ -16,6 +16,7 @@ from sordino.audit.findings import SAID, SURE, Finding, Report, ViewReport
 from sordino.deploy.site.rules import RULES_CHANGED
 from sordino.planning.plan import PlanForRecords
 from sordino.privacy.budget.client_plan import Plan
+from sordino.privacy.unit import Unit
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.tables import epsilon_text, views_table
 from sordino.report.wording import bound_words, neighbour_words, percent
@@ -40,7 +41,7 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(f"at delta = {delta_text(plan.delta)}; protects one client"),
-        *(Text(sentence) for sentence in neighbour_words("client")),
+        *(Text(sentence) for sentence in neighbour_words(Unit.CLIENT)),
         Text(f"The RDP accountant of the papers would print {epsilon_text(plan.rdp_epsilon)}.", style="dim"),
         "",
     ]
@@ -56,7 +57,7 @@ def _of_records(plan: PlanForRecords) -> list[RenderableType]:
             f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; for one whose "
             f"contents are replaced by others: at most {replaced}"
         ),
-        *(Text(sentence) for sentence in neighbour_words("record", plan.epsilon_rows)),
+        *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows)),
         "",
         _clients_table(plan.clients),
     ]
@@ -174,7 +175,7 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         f"protects one {status['unit']}"
     )
     parts: list[RenderableType] = [head, "", spent, Text(bound)]
-    parts += [Text(sentence) for sentence in neighbour_words(status["unit"])]
+    parts += [Text(sentence) for sentence in neighbour_words(Unit(status["unit"]))]
     parts += ["", Text(NOBODY if status["roster"] is None else PINNED)]
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:

@@ -22,7 +22,7 @@ from sordino.experiment.hyperparameters import called
 from sordino.report.terminal.tables import epsilon_text
 from sordino.report.wording import percent
 from sordino.util.display import Display, Silent, Telling
-from sordino.util.formatting import none
+from sordino.util.formatting import finite_or_none
 
 BAR = 20
 """Length of a bar in characters."""
@@ -293,13 +293,13 @@ class Known:
         if not math.isnan(current):
             self._epsilon, self._round = current, report.round
         whose = f" ({report.cohort} of {report.clients} clients)" if report.cohort < report.clients else ""
-        parts = [f"{UNBLENDED if self.blends else PERSONAL} {percent(none(report.personal))}{whose}"]
+        parts = [f"{UNBLENDED if self.blends else PERSONAL} {percent(finite_or_none(report.personal))}{whose}"]
         if not math.isnan(self._epsilon):
             late = f" at round {self._round + 1}" if self._round != report.round else ""
             done = report.round + 1 == report.rounds
             so_far = "" if done else " so far"
             parts.insert(0, f"epsilon{so_far} {epsilon_text(self._epsilon)}{_plan_words(report)}{late}")
-        parts += [f"start {percent(none(report.start))}", f"global {percent(none(report.global_))}"]
+        parts += [f"start {percent(finite_or_none(report.start))}", f"global {percent(finite_or_none(report.global_))}"]
         if report.clip is not None:
             parts.append(f"C {report.clip:.3g}")
         if report.rejected:

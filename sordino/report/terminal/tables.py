@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sordino.privacy.unit import Unit
 from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.metrics import metrics_table
@@ -115,10 +116,10 @@ def _meaning(summary: Summary) -> list[str]:
     at = f"at delta = {delta_text(summary.delta)}"
     level = summary.record_level
     if level is None:
-        return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words("client")]
+        return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words(Unit.CLIENT)]
     sentences = [
         f"{at}; protects one record; each client's noise holds for every observer",
-        *neighbour_words("record", summary.epsilon_rows),
+        *neighbour_words(Unit.RECORD, summary.epsilon_rows),
     ]
     if level.epsilon_clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())

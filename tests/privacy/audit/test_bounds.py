@@ -10,12 +10,12 @@ from scipy.stats import binom, norm
 
 from sordino.audit.bounds import (
     Guesses,
-    at_most,
     best_one_run,
     mean_difference,
     one_run,
     one_run_gaussian,
     one_run_p_value,
+    upper_rate,
 )
 from sordino.audit.findings import Scores
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
@@ -23,11 +23,11 @@ from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 
 @pytest.mark.parametrize(("errors", "trials", "risk"), [(0, 50, 0.05), (7, 100, 0.01), (40, 60, 0.001)])
 def test_a_rate_is_bounded_by_the_binomial_law_itself(errors: int, trials: int, risk: float) -> None:
-    assert binom.cdf(errors, trials, at_most(errors, trials, risk)) == pytest.approx(risk)
+    assert binom.cdf(errors, trials, upper_rate(errors, trials, risk)) == pytest.approx(risk)
 
 
 def test_all_errors_bound_nothing() -> None:
-    assert at_most(5, 5, 0.05) == 1.0
+    assert upper_rate(5, 5, 0.05) == 1.0
     assert Guesses(5, 5, 5, 5).gdp(1e-5, 0.95) == 0.0
     assert Guesses(5, 5, 5, 5).model_free(1e-5, 0.95) == 0.0
 
@@ -83,7 +83,7 @@ def test_one_run_bounds_agree_with_the_literatures_own_code(
 
 def test_one_run_without_delta_is_a_binomial_test() -> None:
     """At delta = 0 the bound is the Clopper-Pearson bound of the share of right guesses, as odds."""
-    share = 1 - at_most(20, 100, 0.05)
+    share = 1 - upper_rate(20, 100, 0.05)
     assert one_run(100, 100, 80, 0.0, 0.95) == pytest.approx(math.log(share / (1 - share)), abs=1e-5)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sordino.audit.findings import Report
 from sordino.audit.recorded_run import record
-from sordino.audit.suite import audited
+from sordino.audit.suite import audit_prepared
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
 def attacked(method: Any, tiers: Any = (0,), trials: int = 2000, batch: int = 80) -> Report:
     name = "dp-fedavg" if method.unit == "client" else "dp-fedavg-record"
     made = replace(method, epochs=1, batch=batch)
-    return audited(prepare(Experiment.make(SMALL, {"method": name}), method=made), trials, tiers)
+    return audit_prepared(prepare(Experiment.make(SMALL, {"method": name}), method=made), trials, tiers)
 
 
 def names(report: Report) -> set[str]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino.audit.findings import Report
-from sordino.audit.suite import audited
+from sordino.audit.suite import audit_prepared
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.federation.run_state import Restored
@@ -30,7 +30,7 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Floats
 from sordino.privacy.noise import Covered, Seeded
 from sordino.privacy.release import Charge, Derived, Gradients, Public, Releases, Update, sends
-from sordino.privacy.release.base import Bounded, lengths, shortened
+from sordino.privacy.release.base import Bounded, lengths, shorten
 
 CLIENTS: dict[str, Any] = {
     "method": "dp-fedavg",
@@ -48,7 +48,7 @@ RECORDS = CLIENTS | {"method": "dp-fedavg-record", "partition": "iid", "set": {"
 
 def attacked(keys: dict[str, Any], trials: int = 10_000, tiers: Any = (0, 1), **more: Any) -> Report:
     method = more.pop("made", None)
-    return audited(prepare(Experiment.make(keys, more), method=method), trials, tiers)
+    return audit_prepared(prepare(Experiment.make(keys, more), method=method), trials, tiers)
 
 
 def names(report: Report) -> set[str]:
@@ -125,7 +125,7 @@ def test_a_clip_for_each_tensor_that_is_charged_as_one(patched: Any) -> None:
     def each(self: Update, rows: Tensor, public: Public) -> Bounded:
         parts = rows.split([rows.shape[1] - 10, 10], dim=1)
         clip = self._thresholds(public)[:, 0]
-        return Bounded(torch.cat([shortened(part, lengths(part), clip) for part in parts], dim=1), 0)
+        return Bounded(torch.cat([shorten(part, lengths(part), clip) for part in parts], dim=1), 0)
 
     patched(Update, "bounded", each)
     report = attacked(CLIENTS, 40_000)
@@ -338,7 +338,7 @@ def test_weights_by_numbers_of_records(patched: Any) -> None:
         return weights[list(public.clients)] @ rows
 
     patched(Gate, "mean", weighed)
-    assert audited(prepared, 40_000, (1,)).views["outsider"].refuted
+    assert audit_prepared(prepared, 40_000, (1,)).views["outsider"].refuted
 
 
 def test_shuffled_batches_that_are_charged_as_poisson_samples(patched: Any) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sordino.audit.record_canaries import mixing
 from sordino.audit.recorded_run import record
-from sordino.audit.suite import audited
+from sordino.audit.suite import audit_prepared
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
@@ -91,6 +91,6 @@ def test_a_network_whose_records_are_apart_is_not() -> None:
 def test_a_whole_audit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sordino.learning.per_record.keeper_of", lambda learner, shape: Unproven(learner))
     monkeypatch.setattr("sordino.models.own.try_out", lambda *arguments: None)
-    report = audited(prepared(Cumulated), tiers=(0,))
+    report = audit_prepared(prepared(Cumulated), tiers=(0,))
     assert report.refuted
     assert [finding.name for finding in report.findings if finding.refuted] == ["mixing"]

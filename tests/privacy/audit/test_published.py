@@ -11,7 +11,7 @@ import pytest
 from sordino.audit import side_channels
 from sordino.audit.findings import Report
 from sordino.audit.recorded_run import record
-from sordino.audit.suite import audited, published_claim
+from sordino.audit.suite import audit_prepared, published_claim
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.methods.feddpa import FedDPA
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 
 
 def attacked(name: str, tiers: Any = (1,), trials: int = 10_000, made: Any = None, **keys: Any) -> Report:
-    return audited(prepare(Experiment.make(SMALL, {"method": name}, keys), method=made), trials, tiers)
+    return audit_prepared(prepare(Experiment.make(SMALL, {"method": name}, keys), method=made), trials, tiers)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from helpers import ALL, command, refused
 
 from sordino.audit.findings import Report
 from sordino.audit.suite import audit
-from sordino.audit.suite import audited as attack
+from sordino.audit.suite import audit_prepared as attack
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.methods import find

@@ -1,0 +1,119 @@
+"""Assembly of a run: the only place that puts gate, clients, engine, transport, run state and server together.
+
+A simulation, the coordinator of a deployment, its dry run, the audit and the contract battery differ in their transport
+and in what they keep of a run; everything else is the same, and is wired here. `simulate` makes the transport of a
+machine that has all clients, `assemble` the server over any transport.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import Prepared
+from sordino.federation.client import Clients
+from sordino.federation.execution import EXECUTIONS
+from sordino.federation.rounds import Watch
+from sordino.federation.run_state import RunState
+from sordino.federation.schedule import Schedule
+from sordino.federation.server import Assignment, Ground, Server
+from sordino.federation.transport import Transport
+from sordino.method import Budget, Method
+from sordino.privacy.gate import Gate
+from sordino.simulator.engine import Engine
+from sordino.simulator.memory import Memory
+from sordino.simulator.simulation import Simulation
+from sordino.simulator.workers import Workers
+
+
+class Terms(Protocol):
+    """Terms of a run, as far as its server needs them: those of a simulation or of a deployment."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+    @property
+    def method(self) -> Method: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def budget(self) -> Budget: ...
+
+
+def assemble(
+    terms: Terms,
+    transport: Transport,
+    run_state: RunState,
+    *,
+    gate: Gate,
+    ground: Ground,
+    watch: Watch | None = None,
+    evaluate: bool = True,
+) -> Server:
+    """Make the server of a run.
+
+    Args:
+        terms: What follows from the experiment.
+        transport: The way to the clients. Where it keeps their memory, that is restored from the last checkpoint of
+            the run, and is part of all later ones.
+        run_state: Where the run is kept: ledger, rounds and checkpoints.
+        gate: The gate through which answers are read; in a simulation it is the clients' own.
+        ground: Public facts about the data and the network.
+        watch: Is told of each round.
+        evaluate: Whether models are tested, in rounds and at the end.
+    """
+    run_state.attach(transport.memory)
+    assignment = Assignment(
+        method=terms.method,
+        schedule=terms.schedule,
+        budget=terms.budget,
+        ground=ground,
+        evaluate_every=terms.experiment.evaluate_every if evaluate else None,
+        averages=terms.experiment.personal == "blend",
+    )
+    return Server(assignment, gate, transport, run_state, watch)
+
+
+@contextlib.contextmanager
+def simulate(
+    prepared: Prepared,
+    gate: Gate,
+    folder: Path,
+    workers: int = 1,
+    failed: Callable[[str], None] = lambda sentence: None,
+) -> Iterator[Simulation]:
+    """Make clients of a prepared experiment on this machine, for as long as a run takes.
+
+    Args:
+        prepared: The experiment.
+        gate: The exit of all clients.
+        folder: Folder of the file with the clients' memory.
+        workers: Number of processes, this one included.
+        failed: Called with a sentence when a step fails at a client.
+    """
+    method, initial = prepared.method, prepared.initial
+    blank = method.memory(initial) | method.public_memory(initial, prepared.learner.layout)
+    with contextlib.closing(Memory(folder, blank, prepared.schedule.clients)) as memory:
+        engine = Engine(clients_of(prepared, gate), memory)
+        with contextlib.closing(Workers(engine, workers)) as team:
+            yield Simulation(team, failed, own=not prepared.repeats)
+
+
+def clients_of(prepared: Prepared, gate: Gate) -> Clients:
+    """Clients of a prepared experiment, as one process works for them."""
+    return Clients(
+        prepared.method,
+        prepared.learner,
+        prepared.data,
+        gate,
+        EXECUTIONS[prepared.choice.engine],
+        prepared.experiment.device,
+        prepared.compiled,
+    )
+
+
+def gate_of(prepared: Prepared) -> Gate:
+    """Gate of a prepared experiment, with the run's own noise."""
+    return Gate(prepared.allowance, prepared.source, prepared.mechanism)
