@@ -11,17 +11,17 @@ import pytest
 from helpers import row_of
 from scipy import stats
 
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.study import verdict
 from sordino.study.compare import ComparisonRow, OverSeeds, SeedFigures
 from sordino.study.verdict import Difference, sentence, verdicts
 
 
-def row(method: str, accuracies: Sequence[float | None], epsilon: float | None, unit: Unit = "client") -> ComparisonRow:
+def row(method: str, accuracies: Sequence[float | None], epsilon: float | None, unit: str = "client") -> ComparisonRow:
     known = [value for value in accuracies if value is not None]
     return row_of(
         method,
-        unit=unit,
+        unit=Unit(unit),
         seeds=len(accuracies),
         accuracy={"personal": OverSeeds(sum(known) / len(known), 0.0) if known else None},
         by_seed=[SeedFigures(seed, f"run-{seed}", {"personal": value}) for seed, value in enumerate(accuracies)],
