@@ -603,21 +603,55 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/deploy/test_terms.py tests/deploy/test_agreement.py tests/deploy/test_failures.py "
         "tests/experiment/test_identity.py",
         [
-            ("own code: weights do not decide a deployment", "    configuration |= weights\n", ""),
-            ("U_min instead of h", "return secure_sum.honest_shares(*cohort)", "return minimum"),
+            ("U_min instead of h", "shares = secure_sum.honest_shares(*cohort)", "shares = minimum"),
             ("a single message may show", "secure_sum.check_cohort(*cohort)", "pass"),
-            ("whole numbers are free", "whole=not seeded", "whole=False"),
-            ("a known seed is no reason", 'known=SEED_IS_KNOWN if seeded else ""', 'known=""'),
-            ("what a schema read is not told", "[*read_from_records(experiment), *", "[*"),
-            ("what a method discloses at sites", "*not_covered_before(experiment, method)]", "]"),
+            ("whole numbers are free", 'whole=experiment.noise != "integers"', "whole=False"),
             (
-                "sites' caveats",
-                "        notes=notes_before(experiment, method, ",
-                "        notes=[] and notes_before(experiment, method, ",
+                "what a schema read is not told",
+                "() if experiment.table is None else experiment.table.disclosed()",
+                "()",
             ),
-            ("sites' personal layers", "    check_head(method, learner.layout)\n", ""),
-            ("noise for sizes that nobody declared", "    check_published(experiment, method)\n", ""),
-            ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
+            ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
+            ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
+            ("keys that travel do not decide", "include=set(CARRIED)) | {", "include={*CARRIED} - {'seed'}) | {"),
+            (
+                "a site's noise is for the declared records",
+                "sizes, budgets, needs = np.array([records])",
+                "sizes, budgets, needs = np.array([self.experiment.records_each])",
+            ),
+        ],
+    ),
+    (
+        "terms.py",
+        "tests/test_derive.py tests/deploy/test_agreement.py tests/deploy/test_terms.py "
+        "tests/experiment/test_identity.py tests/privacy/test_plan.py",
+        [
+            (
+                "own code: weights do not decide",
+                ' | {"made": repr(method)} | network.weights',
+                ' | {"made": repr(method)}',
+            ),
+            ("choices do not decide", ' | {"made": repr(method)} | network.weights', " | network.weights"),
+            ("public records do not decide", "experiment.decisive() | read | public", "experiment.decisive() | read"),
+            (
+                "a known seed is no reason",
+                'known = SEED_IS_KNOWN if experiment.noise == "integers" else ""',
+                'known = ""',
+            ),
+            ("what a method discloses", "*not_covered_before(experiment, method)]", "]"),
+            ("what was read from records", "[*facts.disclosed, *", "[*"),
+            ("caveats and weak deltas are not told", "            *notes,\n", ""),
+            ("a network that drowns", "notes=costs.notes + drowned", "notes=costs.notes"),
+            ("personal layers that there are not", "    check_head(method, network.learner.layout)\n", ""),
+            ("a network that mixes records", "network.learner.keeper(network.shape)", "pass"),
+            (
+                "noise for sizes that nobody declared",
+                "if has_published_noise(method) and experiment.noise_multiplier is None:",
+                "if False:",
+            ),
+            ("what sites refuse to send", "facts.check_releases(experiment, steps, states)", "pass"),
+            ("declarations are not looked at", "check_steps(steps, method.unit, states)", "pass"),
+            ("a vacuous delta", "experiment.allow_vacuous_delta or published)", "True)"),
         ],
     ),
     (
@@ -1368,10 +1402,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("runs: a limit of some runs is one of all", "and len(configurations) == runs", ""),
             (
                 "plan: spare turns are forgotten",
-                "math.sqrt(told.turns / rounds)",
-                "math.sqrt(told.schedule.turns / rounds)",
+                "math.sqrt(told.turns / (1",
+                "math.sqrt(told.schedule.turns / (1",
             ),
-            ("plan: accuracies are forgotten", "1 - told.experiment.metrics_share", "1.0"),
+            ("plan: accuracies are forgotten", "1 - told.calibration.metrics_share", "1.0"),
             (
                 "plan: what sites promise is forgotten",
                 '{**found, "promised": max(promised)} if promised else found',
@@ -1731,7 +1765,6 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("own code: no nonce", "needs_nonce=own,", "needs_nonce=False,"),
             ("own code: everything repeats itself", "repeats=same,", "repeats=True,"),
-            ("own code: weights do not decide", "_read(method, public) | weights", "_read(method, public)"),
             ("own code: coins of every run", "self.repeats, self.nonce)", "self.repeats)"),
             ("own code: nobody is told of a nonce", "[OWN_CODE] if own else []", "[]"),
         ],
@@ -1822,12 +1855,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "experiment/budgeting.py",
         "tests/deploy/test_agreement.py tests/deploy/test_terms.py tests/privacy/test_plan.py",
         [
-            ("published noise is not looked up", "if published:", "if False:"),
+            ("published noise is not looked up", 'if method.variant == "paper":', "if False:"),
             ("sites' shares are ignored", ", experiment.colluders, calibration.shares)", ", experiment.colluders)"),
             (
                 "whole numbers are calibrated as floats",
                 "multiplier = calibration.multiplier(epsilon, delta)",
-                "multiplier = multiplier_for(epsilon, delta, schedule.turns)",
+                "multiplier = multiplier_for(epsilon, delta, calibration.turns)",
             ),
             ("colluders that leave no honest noise", "if experiment.colluders >= minimum:", "if False:"),
             ("a cohort larger than a round", "if minimum > schedule.cohort:", "if False:"),
@@ -2396,7 +2429,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a plan forgets that states expose",
-                "exposed=any(release.exposes_history() for release in releases)",
+                "exposed=any(release.exposes_history() for release in all_releases(costs.declared))",
                 "exposed=False",
             ),
             (

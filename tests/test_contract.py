@@ -114,8 +114,9 @@ def test_a_paper_variant_that_nothing_looks_at_sends_the_same() -> None:
 def test_a_paper_variant_that_is_no_other_mechanism_says_so() -> None:
     others = {name for name, variant in ALL if variant == "paper"}
     for name in names():
-        assert bool(same_as_sound(find(name)(variant="paper"))) == (name not in others)
-        assert not same_as_sound(find(name)())
+        paper, sound = find(name)(variant="paper"), find(name)()
+        assert bool(same_as_sound(paper, paper.steps())) == (name not in others)
+        assert not same_as_sound(sound, sound.steps())
 
 
 def test_a_method_is_a_frozen_dataclass() -> None:

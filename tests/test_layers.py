@@ -22,7 +22,7 @@ LAYERS = (
     "methods",
     "federation",
     "simulator",
-    "experiment store study planning trained assembly",
+    "terms experiment store study planning trained assembly",
     "testing deploy",
     "audit flower",
     "report",

@@ -1,18 +1,16 @@
-"""What a deployed experiment must declare, and what real machines refuse, in sentences."""
+"""Declarations that a deployed experiment must make, and what real machines refuse, each with a sentence."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from sordino.errors import UserError
-from sordino.experiment.budgeting import has_published_noise
+from sordino.experiment.budgeting import is_private, record_level
 from sordino.experiment.config import Experiment
-from sordino.learning.network import Learner
 from sordino.method import Method
-from sordino.methods.bases import RecordLevel
+from sordino.privacy.release import Releases
 
 SIMULATE = "simulate it with `sordino run`"
 
@@ -27,21 +25,21 @@ class Origin:
 
 
 def shape_of(experiment: Experiment) -> tuple[int, ...]:
-    """The declared shape of a record."""
+    """Return the declared shape of a record."""
     if experiment.shape is None and experiment.table is not None:
         return (len(experiment.table.features()),)
     return experiment.shape or ()
 
 
 def labels_of(experiment: Experiment) -> tuple[str, ...]:
-    """The declared labels, in the order of the classes."""
+    """Return the declared labels, in the order of the classes."""
     if experiment.table is not None:
         return experiment.table.label.values
     return tuple(str(label) for label in experiment.labels or ())
 
 
 def check_declared(experiment: Experiment) -> None:
-    """Refuse an experiment that leaves open what nobody may read from the sites' records, or wants the impossible."""
+    """Refuse an experiment that lacks a declaration which nobody may read from records, or that no site can run."""
     needed = {"clients": "how many sites there are, as in clients = 5"}
     if experiment.table is None:
         needed |= {
@@ -66,38 +64,32 @@ def check_declared(experiment: Experiment) -> None:
         raise UserError("`drop` and `categorical` read values from the records: declare them with a schema.")
 
 
-def check_releases(experiment: Experiment, method: Method, initial: Tensor, learner: Learner) -> None:
-    """Refuse a method of which something leaves that no noise covers, or that depends on single messages."""
+def check_releases(experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:
+    """Refuse a method of which something leaves that no noise covers, or that depends on single messages.
+
+    Args:
+        experiment: the configuration.
+        steps: the method's steps, each with what it sends.
+        states: names of the clients' public states.
+    """
     name = experiment.method
-    if not method.is_private():
+    if not is_private(steps):
         raise UserError(f"{name} sends nothing that noise covers: there is nothing to deploy; {SIMULATE}.")
-    for releases in method.steps().values():
+    for releases in steps.values():
         for what, release in releases.items():
             if not release.private:
                 raise UserError(f"{name} sends each client's {what} as it is: {SIMULATE}.")
             if release.state is not None:
                 raise UserError(f"{name} sends each client's {what}, which tells of its single messages: {SIMULATE}.")
-    if method.public_memory(initial, learner.layout):
+    if states:
         raise UserError(f"{name} bounds what clients send by what they sent before, one by one: {SIMULATE}.")
 
 
-def check_published(experiment: Experiment, method: Method) -> None:
-    """Refuse published noise that depends on the number of records where the experiment does not declare it."""
-    if has_published_noise(method) and experiment.noise_multiplier is None and experiment.records_each is None:
-        raise UserError(
-            f"The published noise of {experiment.method} follows from how many records there are: the experiment must "
-            "declare about how many training records a site has, as in records_each = 300, or a noise_multiplier."
-        )
-
-
-def check_records(experiment: Experiment, method: RecordLevel) -> None:
-    """Refuse what records cannot be protected by where nobody knows how many all sites have."""
-    name = experiment.method
-    if experiment.records_each is None:
-        raise UserError(
-            f"{name} protects records: the experiment must declare about how many training records a site has, as in "
-            "records_each = 300."
-        )
+def check_records(experiment: Experiment, method: Method) -> None:
+    """Refuse what cannot protect records where nobody knows how many all sites have."""
+    level, name = record_level(method), experiment.method
+    if level is None:
+        return
     if experiment.noise_multiplier is not None:
         raise UserError(
             "Where records are protected, how long a given noise_multiplier lasts depends on each site's records: "
@@ -105,7 +97,7 @@ def check_records(experiment: Experiment, method: RecordLevel) -> None:
         )
     if experiment.metrics_share:
         raise UserError(f"{name} protects records, and metrics_share is for what protects sites: leave it out.")
-    if method.varied != "noise":
+    if level.varied != "noise":
         raise UserError(f"{name} samples records by how many all clients have, which nobody knows: {SIMULATE}.")
-    if method.variant == "paper":
+    if level.variant == "paper":
         raise UserError(f"The published noise of {name} does not keep its epsilon: leave out `variant`.")

@@ -19,7 +19,7 @@ from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.deploy.site.rules import min_witnesses
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.budgeting import has_published_noise
 from sordino.experiment.config import Experiment
@@ -86,7 +86,7 @@ def read_origin(folder: Path) -> Origin:
     return Origin(**json.loads((folder / ORIGIN).read_text()))
 
 
-def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
+def _rules(experiment: Experiment, terms: DeployedTerms) -> dict[str, Any]:
     """Site rules that allow this experiment and whose budget pays for it once."""
     given = experiment.noise == "integers" or experiment.noise_multiplier or has_published_noise(terms.method)
     epsilon = math.inf if given else experiment.asked_epsilon

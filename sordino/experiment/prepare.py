@@ -1,38 +1,33 @@
-"""From an experiment to everything that a run needs: data, network, noise, and how it is executed."""
+"""A simulation made ready: its terms, its data, and the choice of how to execute it.
+
+The facts for `sordino.terms.derive` are read from the data here; engine, precision and compilation, which only a
+simulation chooses, are decided from the costs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from sordino import models
 from sordino.data import Dataset, FederatedData, federate, load
 from sordino.data.federate import client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
-from sordino.experiment.budgeting import SEED_IS_KNOWN, not_covered_before, notes_before, planned_method, spending
 from sordino.experiment.config import Experiment
-from sordino.experiment.identity import identity_of, repeats, weights_of
-from sordino.federation.schedule import Schedule
+from sordino.experiment.identity import repeats
 from sordino.federation.server import Ground
-from sordino.learning.network import Learner, Records
-from sordino.learning.parameters import flatten
-from sordino.method import Budget, Method, check_returned
+from sordino.learning.network import Records
+from sordino.method import Method
 from sordino.models.tokens import check_tokens
-from sordino.parts.masks import check_head
-from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.clipping import CompiledSum
 from sordino.privacy.mechanism import MECHANISMS, Mechanism
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import check_steps
 from sordino.simulator import bf16
 from sordino.simulator import choice as compiling
 from sordino.simulator.choice import Choice, choose
+from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs, settle
 from sordino.util.processes import single_threaded
 
 OWN_CODE = (
@@ -43,50 +38,32 @@ OWN_CODE = (
 """Note for runs that have a nonce."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """An experiment ready to start: nothing has been trained, charged or written."""
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Terms):
+    """An experiment ready to be simulated: nothing has been trained, charged or written."""
 
-    experiment: Experiment
-    method: Method
     data: FederatedData
-    learner: Learner
     public: Dataset | None
     """Records that belong to no client, where the method judges models on the server."""
-    initial: Tensor
     choice: Choice
-    """How it is executed, and why."""
-    schedule: Schedule
-    budget: Budget
-    allowance: Allowance
-    """What each release may spend."""
-    identity: str
+    """Engine and number of processes, and why."""
     repeats: bool
     """Whether identity and seed decide all values to the bit."""
     needs_nonce: bool
     """Whether noise and coins need a random number of the run, because its values may not follow from the seed."""
     compiled: CompiledSum | None
     """The compiled sum of clipped gradients, once it has been made."""
-    notes: list[str]
-    """What the user should know before the run."""
-    disclosed: list[str]
-    """What epsilon does not cover, known before the run, in sentences."""
     nonce: bytes = b""
     """Random bytes in the keys of the run's noise and coins, once it has been registered, where it needs some."""
 
     @property
     def source(self) -> Seeded:
-        """Where the run's randomness comes from."""
+        """Source of the run's randomness."""
         return Seeded(self.experiment.seed, self.identity, self.repeats, self.nonce)
 
     @property
-    def turns(self) -> int:
-        """Most turns of a client."""
-        return self.schedule.turns
-
-    @property
     def mechanism(self) -> Mechanism:
-        """How noise gets onto what leaves."""
+        """Mechanism that adds noise to what leaves: in floats, or in whole numbers."""
         return MECHANISMS[self.experiment.noise]
 
     @property
@@ -104,29 +81,56 @@ def deal(experiment: Experiment) -> FederatedData:
 
 
 def deal_with_public(experiment: Experiment) -> tuple[FederatedData, Dataset | None]:
-    """The same, and the public records where its method needs some."""
+    """Load an experiment's data and deal them to clients, public records apart where its method needs some."""
     return _deal(experiment, experiment.build_method())
 
 
 def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData, Dataset | None]:
-    """Records dealt to clients, and, where the method needs them, public ones that belong to no client."""
+    """Deal records to clients, and set public ones aside where the experiment or the method asks for them."""
     dataset = load(experiment.data, experiment.data_dir, experiment.reading())
     if experiment.records is not None:
         dataset = fewer(dataset, experiment.records, experiment.seed)
     public = None
     planned = client_count(dataset, experiment.clients)
-    if experiment.public is not None or (method is not None and _settled(method, planned).needs_public()):
+    if experiment.public is not None or (method is not None and settle(method, planned).needs_public()):
         dataset, public = set_aside(dataset, experiment.public_choice())
     how = (experiment.seed, experiment.test_fraction, experiment.test)
     return federate(dataset, experiment.partition, experiment.clients, *how), public
 
 
+def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[FederatedData, Facts]:
+    """Load the data and build the network, to be looked at; `method` may need public records and refuse data."""
+    check_device(experiment.device)
+    data, public = _deal(experiment, method)
+    if method is not None:
+        method.check_data(data.people)
+    network = build_network(experiment, data.shape, data.classes)
+    check_tokens(network.module, data.train.x)
+    return data, _facts(data, public, network)
+
+
+def _facts(data: FederatedData, public: Dataset | None, network: BuiltNetwork) -> Facts:
+    """Collect the facts that the terms follow from."""
+    return Facts(
+        clients=len(data.clients),
+        sizes=data.train.sizes,
+        network=network,
+        fingerprint=data.fingerprint,
+        public=None if public is None else fingerprint([], [public.x, public.y]),
+        disclosed=tuple(data.disclosed),
+    )
+
+
 def prepare(
     experiment: Experiment, data: FederatedData | None = None, resumed: bool = False, method: Method | None = None
 ) -> Prepared:
-    """Load the data (unless they are given, already dealt), build the network and derive the noise.
+    """Load the data, derive the terms and choose the execution.
 
-    A run that is `resumed` repeats what was decided when it began. `method` is one that has no name yet.
+    Args:
+        experiment: the configuration.
+        data: records that are already dealt to clients; by default those that the experiment names.
+        resumed: whether the run has begun before: what was decided then is repeated.
+        method: one that has no name; by default the experiment's.
     """
     check_device(experiment.device)
     method = experiment.build_method() if method is None else method
@@ -135,93 +139,38 @@ def prepare(
         bf16.secure()  # before anything is computed here
     data, public = _deal(experiment, method) if data is None else (data, None)
     method.check_data(data.people)
-    method = _settled(method, len(data.clients))
-    name = experiment.model or models.default(data.shape, data.classes)
-    torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
-    module = models.build(name, data.shape, data.classes, **experiment.model_options())
-    coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
-    weights = weights_of(name, module)
-    learner, initial = Learner(module, coarse.precision), flatten(module)
-    check_tokens(module, data.train.x)
-    if method.unit == "record":
-        learner.keeper(data.shape)  # refuses a network that cannot be run for one record at a time
-    check_head(method, learner.layout)
-    schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
-    method, choices = planned_method(experiment, method, data.train.sizes, schedule)
-    check_returned(method, "memory", method.memory(initial), Mapping)
-    states = check_returned(method, "public_memory", method.public_memory(initial, learner.layout), Mapping)
-    check_steps(method.steps(), method.unit, states)
-    choice = choose(experiment, method, learner, data, schedule.cohort)
-    spent = spending(experiment, method, data.train.sizes, schedule)
+    network = build_network(experiment, data.shape, data.classes)
+    coarse = bf16.decide(experiment.precision, experiment.device, network.module, data.shape, method.batch, resumed)
+    network = replace(network, precision=coarse.precision)
+    check_tokens(network.module, data.train.x)
+    facts = _facts(data, public, network)
+    costs = derive_costs(experiment, facts, method)
+    choice = choose(experiment, costs.method, network.learner, data, costs.schedule.cohort)
+    plan = costs.allowance.records if choice.engine == "one-by-one" else None
     with single_threaded():
-        one_by_one = choice.engine == "one-by-one"
-        decision = compiling.decide(
-            experiment.compiled,
-            method,
-            module,
-            data,
-            spent.allowance.records if one_by_one else None,
-            experiment.device,
-        )
-    same = repeats(method, name, module, experiment.device)
+        compiled = compiling.decide(experiment.compiled, costs.method, network.module, data, plan, experiment.device)
+    decided = {"precision": coarse.precision, "engine": choice.engine, "compiled": compiled.compiled}
+    terms = derive(experiment.model_copy(update=decided), facts, costs)
+    same = repeats(terms.method, network.name, network.module, experiment.device)
     # Of whole numbers from a seed no epsilon holds, and a deployment's trial draws the same.
-    own = method.privacy == "dp" and experiment.noise == "float" and not same
-    decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
-    experiment = experiment.model_copy(update=decided)
-    return Prepared(
-        experiment=experiment,
-        method=method,
+    own = terms.method.privacy == "dp" and experiment.noise == "float" and not same
+    return terms.extend(
+        Prepared,
         data=data,
         public=public,
-        learner=learner,
-        initial=initial,
-        choice=replace(choice, reasons=choice.reasons + decision.reasons + coarse.reasons),
-        schedule=schedule,
-        budget=spent.budget,
-        allowance=replace(spent.allowance, known=SEED_IS_KNOWN if experiment.noise == "integers" else ""),
-        identity=identity_of(
-            experiment.decisive() | {"made": repr(method)} | _read(method, public) | weights,
-            data.fingerprint,
-            type(method),
-            type(module),
-        ),
+        choice=replace(choice, reasons=choice.reasons + compiled.reasons + coarse.reasons),
         repeats=same,
         needs_nonce=own,
-        compiled=decision.made,
-        notes=[
-            *data.notes,
-            *([OWN_CODE] if own else []),
-            *coarse.notes,
-            *notes_before(experiment, method, schedule, spent, choices, learner.layout),
-        ],
-        disclosed=data.disclosed + not_covered_before(experiment, method),
+        compiled=compiled.made,
+        notes=[*data.notes, *([OWN_CODE] if own else []), *coarse.notes, *terms.notes],
     )
 
 
-def _settled(method: Method, clients: int) -> Method:
-    settled: Method = check_returned(method, "settled", method.settled(clients), Method)
-    return settled
-
-
-def prepare_to_count(experiment: Experiment) -> Prepared:
-    """An experiment of which only the data and the network are looked at: its method and noise do not matter."""
-    options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
-    indifferent = {"method": "local", "set": options, "compiled": "never", "precision": "fp32"}
-    return prepare(experiment.model_copy(update=indifferent))
-
-
-def _read(method: Method, public: Dataset | None) -> dict[str, Any]:
-    """What a method reads from files, and the public records, as keys of what decides a run."""
-    found = method.file_contents()
-    known = {} if public is None else {"public_records": fingerprint([], [public.x, public.y])}
-    return {**({"read": found} if found else {}), **known}
-
-
 def _check_execution(experiment: Experiment, method: Method) -> None:
-    """Refuse ways to execute a run that do not go together."""
+    """Refuse a precision that the method or the engine cannot compute in."""
     if experiment.precision != "bf16":
         return
-    if method.unit == "record":
+    if method.unit.record_level:
         raise UserError("Record-level methods clip each record's gradient in fp32: leave `precision` out.")
     if experiment.engine == "stacked":
         raise UserError("bf16 is for networks that are trained one by one: leave `engine` or `precision` out.")

@@ -3,55 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
-from sordino.data import FederatedData
+from sordino.data.dataset import FederatedData
 from sordino.experiment.blends import Blends
 from sordino.experiment.budgeting import beyond_budgets
-from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.federation.rounds import mean, worst, worst_tenth
 from sordino.federation.run_state import Ending
-from sordino.federation.schedule import Schedule
 from sordino.learning.metrics import LOWER_IS_BETTER, METRICS, Reached
-from sordino.learning.network import Learner
-from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
-from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.views import View
 from sordino.store.run_files import RunFiles
 from sordino.store.run_summary import Against, BlendFigures, Metric, RecordFigures, Summary
 from sordino.store.spending import spending_of_ledger, whole
+from sordino.terms import Terms
 from sordino.util.formatting import finite_or_none, round_up
-
-
-class Told(Protocol):
-    """What must be known of a run to sum it up: a prepared simulation, or the terms of a deployment."""
-
-    @property
-    def experiment(self) -> Experiment: ...
-    @property
-    def data(self) -> FederatedData | None: ...
-    @property
-    def method(self) -> Method: ...
-    @property
-    def learner(self) -> Learner: ...
-    @property
-    def schedule(self) -> Schedule: ...
-    @property
-    def turns(self) -> int: ...
-    @property
-    def budget(self) -> Budget: ...
-    @property
-    def allowance(self) -> Allowance: ...
-    @property
-    def notes(self) -> list[str]: ...
-    @property
-    def disclosed(self) -> list[str]: ...
-
 
 ENOUGH = 10
 """Least number of test records at which a model that gives them all one class is worth a warning."""
@@ -63,7 +33,7 @@ SAME = 1e-9
 
 def summarize(
     run: str,
-    prepared: Told,
+    prepared: Terms,
     ending: Ending,
     run_files: RunFiles,
     names: Sequence[str],
@@ -199,7 +169,7 @@ def against(differences: np.ndarray) -> Against:
     return {"gain": gain, "lose": lose, "same": int(np.isfinite(differences).sum()) - gain - lose}
 
 
-def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
+def _if_public(ledger: Ledger, prepared: Terms) -> list[str]:
     """Note on what the noise alone would be worth, where something leaves without noise beside it."""
     if not ledger.reasons() or not prepared.method.is_private() or prepared.allowance.known:
         return []
@@ -228,7 +198,7 @@ def _repeated(ledger: Ledger) -> list[str]:
     ]
 
 
-def _beyond_budgets(ledger: Ledger, prepared: Told, names: Sequence[str]) -> list[str]:
+def _beyond_budgets(ledger: Ledger, prepared: Terms, names: Sequence[str]) -> list[str]:
     """Note on clients whose records paid more than was allowed; none where something left without noise, which no
     budget covers."""
     plan = prepared.allowance.records
@@ -252,7 +222,7 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> RecordFigur
     )
 
 
-def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[str]:
+def _who_stopped(prepared: Terms, ending: Ending, names: Sequence[str]) -> list[str]:
     """Notes on clients whose budget was used up, on those that never took part, and on a run that ended before its last
     round."""
     stopped, notes = ending.stopped, []

@@ -175,7 +175,7 @@ def serve(
         folder: The server's folder.
         address: Host and port at which the SuperLink listens.
         node_keys: Public keys with which sites may connect.
-        max_answer_bytes: Size of the largest answer of a site (`Terms.largest_answer`).
+        max_answer_bytes: Size of the largest answer of a site (`DeployedTerms.largest_answer`).
         fork: Called while the SuperLink starts; a trial starts the processes of its sites in it.
     """
     keys.check_server_keys(folder)

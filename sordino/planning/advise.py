@@ -120,12 +120,12 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
     clients = experiment.clients or DEFAULT_CLIENTS
     most = None
     if look:
-        from sordino.experiment.prepare import prepare_to_count
+        from sordino.experiment.prepare import read_facts
 
-        prepared = prepare_to_count(experiment)
-        clients = len(prepared.data.clients)
-        parameters = parameters or prepared.learner.layout.size
-        sizes = prepared.data.train.sizes
+        data, facts = read_facts(experiment)
+        assert facts.network is not None
+        clients, sizes = facts.clients, data.train.sizes
+        parameters = parameters or facts.network.learner.layout.size
         records, most = records or round(float(np.median(sizes))), int(sizes.max())
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")

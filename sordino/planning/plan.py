@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from sordino.data.federate import DEFAULT_CLIENTS, usual_names
 from sordino.errors import UserError
-from sordino.experiment.budgeting import (
-    beyond_budgets,
-    has_published_noise,
-    planned_method,
-    shared_parameters,
-    spending,
-    unusual,
-)
+from sordino.experiment.budgeting import beyond_budgets, shared_parameters
 from sordino.experiment.config import Experiment
-from sordino.federation.schedule import Schedule
 from sordino.method import Method
-from sordino.parts.masks import check_head
 from sordino.planning.advise import Situation
 from sordino.privacy.accounting.sampled_gaussian import (
     ROWS,
@@ -32,17 +23,16 @@ from sordino.privacy.accounting.sampled_gaussian import (
 )
 from sordino.privacy.budget.client_plan import Plan, plan
 from sordino.privacy.budget.record_plan import RecordPlan
-from sordino.privacy.release import all_releases
+from sordino.privacy.release import all_releases, record_needs
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.store.spending import planned_recipes
+from sordino.terms import Costs, Facts, derive_costs
 from sordino.util.formatting import percent_up
 
-if TYPE_CHECKING:
-    from sordino.experiment.prepare import Prepared
-
 MOST_LISTED = 1_000_000
-"""Of how many clients a plan tells one by one."""
+"""Most clients that a plan lists one by one."""
+ASK_SIZES = "say it with --records, or name the data with --data"
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,7 @@ class PlanForRecords:
     neighbours: str
     """The two worlds that epsilon compares."""
     epsilon: dict[View, float]
-    """Of the client that spends most: the same for every observer."""
+    """Epsilon of the client that spends most, the same for every observer."""
     attack_accuracy: dict[View, float]
     epsilon_replace_one: float
     epsilon_rows: dict[str, float]
@@ -65,7 +55,7 @@ class PlanForRecords:
     """For each client: `client` (its name), records, budget, epsilon, noise_multiplier, sampling, steps of a round,
     turns."""
     feasible_parameters: int
-    """How many shared parameters can be trained, roughly: clients x (records x mu)^2."""
+    """Shared parameters that can be trained, roughly: clients x (records x mu)^2."""
     delta: float
     warnings: list[str]
     advice: list[str]
@@ -74,91 +64,95 @@ class PlanForRecords:
 def plan_of(
     experiment: Experiment, parameters: int | None = None, records: int | None = None, look: bool = False
 ) -> Plan | PlanForRecords:
-    """What an experiment would cost. With `look` its data and network are looked at; else `records` are those of a
-    client and `parameters` those of the network, where they are known."""
+    """Plan an experiment: its noise, its cost for every observer, and what could be trained.
+
+    Args:
+        experiment: the configuration.
+        parameters: parameters of the network, where none is looked at.
+        records: training records of each client, where no data are looked at.
+        look: whether to load the data and build the network, and to take sizes from them.
+    """
     method = experiment.build_method()
     _check_plannable(experiment, method)
     clients = experiment.clients or DEFAULT_CLIENTS
-    if method.unit == "record" and clients > MOST_LISTED:
+    if method.unit.record_level and clients > MOST_LISTED:
         raise UserError(
             f"A plan for records tells of each client, and {clients:,} are too many to list: plan for at most "
             f"{MOST_LISTED:,}."
         )
-    sizes, names, layout = None if records is None else np.broadcast_to(records, clients), None, None
+    names: Sequence[str] | None = None
     if look:
-        prepared = _looked_at(experiment, parameters, records)
-        if parameters is None:
-            layout = prepared.learner.layout
-            check_head(method, layout)
-        parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
-        clients, names = len(sizes), [client.name for client in prepared.data.clients]
-    schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
-    if sizes is None and (method.unit == "record" or has_published_noise(method)):
-        raise UserError(
-            f"The noise of {experiment.method} depends on how many records a client has: say it with --records, or "
-            "name the data with --data."
-        )
-    method = method.settled(clients)
-    if method.unit == "record":
-        assert sizes is not None
-        return _records_plan(experiment, method, sizes, names or usual_names(clients), schedule, parameters)
-    return _clients_plan(experiment, method, sizes, schedule, shared_parameters(method, parameters, layout))
+        facts, names = _looked_at(experiment, method, parameters, records)
+    else:
+        sizes = None if records is None else np.broadcast_to(records, clients)
+        facts = Facts(clients=clients, sizes=sizes, ask_sizes=ASK_SIZES)
+    costs = derive_costs(experiment, facts, method)
+    layout = None if facts.network is None else facts.network.learner.layout
+    parameters = parameters if layout is None else layout.size
+    if facts.sizes is not None and costs.method.unit.record_level:
+        return _records_plan(experiment, costs, facts.sizes, names or usual_names(facts.clients), parameters)
+    return _clients_plan(experiment, costs, shared_parameters(costs.method, costs.declared, parameters, layout))
 
 
-def _looked_at(experiment: Experiment, parameters: int | None, records: int | None) -> Prepared:
-    """The experiment's data and network; what is given besides, and would be ignored, is refused."""
-    from sordino.experiment.prepare import prepare_to_count
+def _looked_at(
+    experiment: Experiment, method: Method, parameters: int | None, records: int | None
+) -> tuple[Facts, list[str]]:
+    """Read the facts from the experiment's data and network, and the clients' names; what is given besides, and would
+    be ignored, is refused."""
+    from sordino.experiment.prepare import read_facts
 
     if records is not None:
         raise UserError("The data say how many records a client has: leave out either --records or the data.")
     if parameters is not None and experiment.model is not None:
         raise UserError("The model says how many parameters it has: leave out either --parameters or --model.")
-    return prepare_to_count(experiment)
+    data, facts = read_facts(experiment, method)
+    if parameters is not None:  # another network is meant than the one that would be built
+        facts = replace(facts, network=None)
+    return facts, [client.name for client in data.clients]
 
 
-def _clients_plan(
-    experiment: Experiment, method: Method, sizes: np.ndarray | None, schedule: Schedule, parameters: int | None
-) -> Plan:
-    spent = spending(experiment, method, np.ones(1, dtype=np.int64) if sizes is None else sizes, schedule)
-    releases = all_releases(method.steps())
-    noise = spent.allowance.of_clients
+def _clients_plan(experiment: Experiment, costs: Costs, parameters: int | None) -> Plan:
+    """Plan a run that protects whole clients, of which each shares `parameters`, where that is known."""
+    noise = costs.allowance.of_clients
     found = plan(
-        schedule.clients,
+        costs.schedule.clients,
         experiment.rounds,
-        spent.budget.delta,
+        costs.budget.delta,
         noise_multiplier=noise.multiplier,
         protect_from=experiment.protect_from,
         participation=experiment.participation,
         parameters=parameters,
-        allow_vacuous_delta=True,  # `spending` has refused it, where it is to be refused
+        allow_vacuous_delta=True,  # `derive_costs` has refused it, where it is to be refused
         minimum_cohort=noise.minimum_cohort,
         colluders=noise.colluders,
-        exposed=any(release.exposes_history() for release in releases),
+        exposed=any(release.exposes_history() for release in all_releases(costs.declared)),
     )
-    told = [*unusual(experiment, method, schedule), *spent.notes]
-    found.warnings.extend(note for note in told if note not in found.warnings)
+    found.warnings.extend(note for note in costs.notes if note not in found.warnings)
     return found
 
 
 def _records_plan(
-    experiment: Experiment,
-    method: Method,
-    sizes: np.ndarray,
-    names: Sequence[str],
-    schedule: Schedule,
-    parameters: int | None,
+    experiment: Experiment, costs: Costs, sizes: np.ndarray, names: Sequence[str], parameters: int | None
 ) -> PlanForRecords:
-    method, choices = planned_method(experiment, method, sizes, schedule)
-    spent = spending(experiment, method, sizes, schedule)
-    noise, delta = spent.allowance.of_records, spent.budget.delta
-    recipes = [planned_recipes(noise, client, method.record_needs()) for client in range(schedule.clients)]
+    """Plan a run that protects records.
+
+    Args:
+        experiment: the configuration.
+        costs: what may be spent.
+        sizes: training records of each client.
+        names: the clients' names.
+        parameters: parameters of the network, where they are known.
+    """
+    noise, delta, clients = costs.allowance.of_records, costs.budget.delta, costs.schedule.clients
+    needs = record_needs(costs.declared)
+    recipes = [planned_recipes(noise, client, needs) for client in range(clients)]
     each = [max(record_epsilon(recipe, delta) for recipe in mine) for mine in recipes]
     pools = {tuple(mine) for mine in recipes}
     distinct = {recipe for mine in pools for recipe in mine}
     known = noise.budgets[np.isfinite(noise.budgets)]
     middle = float(np.median(known)) if len(known) else max(each)
     records = max(1, round(float(np.median(sizes))))
-    where = Situation(schedule.clients, records, middle, parameters, experiment.protect_from, delta)
+    where = Situation(clients, records, middle, parameters, experiment.protect_from, delta)
     accuracy = max(record_attack_accuracy(recipe) for recipe in distinct)
     return PlanForRecords(
         unit="record",
@@ -167,22 +161,17 @@ def _records_plan(
         attack_accuracy=dict.fromkeys(VIEWS, accuracy),
         epsilon_replace_one=max(record_epsilon(replace_one(recipe), delta) for recipe in distinct),
         epsilon_rows={str(rows): max(rows_epsilon(one, rows, delta) for one in pools) for rows in ROWS},
-        noise_multiplier=spent.budget.multiplier,
+        noise_multiplier=costs.budget.multiplier,
         clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
         feasible_parameters=where.feasible(Unit.RECORD),
         delta=delta,
-        warnings=[
-            *unusual(experiment, method, schedule),
-            *spent.notes,
-            *choices,
-            *beyond_budgets(dict(enumerate(each)), noise.budgets, names),
-            *_weak(accuracy),
-        ],
+        warnings=[*costs.notes, *beyond_budgets(dict(enumerate(each)), noise.budgets, names), *_weak(accuracy)],
         advice=_advice(where, parameters),
     )
 
 
 def _client(noise: RecordPlan, sizes: np.ndarray, client: int, epsilon: float) -> dict[str, Any]:
+    """Describe what one client's records pay, as a row of the plan."""
     budget = float(noise.budgets[client])
     return {
         "records": int(sizes[client]),
@@ -196,6 +185,7 @@ def _client(noise: RecordPlan, sizes: np.ndarray, client: int, epsilon: float) -
 
 
 def _weak(accuracy: float) -> list[str]:
+    """Return a warning where the best attack hardly fails."""
     if accuracy <= 0.9:
         return []
     return [
@@ -204,7 +194,7 @@ def _weak(accuracy: float) -> list[str]:
 
 
 def _advice(where: Situation, parameters: int | None) -> list[str]:
-    """Whether a network of this size can be trained, by the law d <= clients (records mu)^2."""
+    """Say whether a network of this size can be trained, by the law d <= clients (records mu)^2."""
     feasible = where.feasible(Unit.RECORD)
     if parameters is None:
         return [f"About {feasible:,} shared parameters can be trained at this budget; give --data to compare."]

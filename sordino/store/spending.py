@@ -30,7 +30,7 @@ from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.client_plan import planned_epsilon
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import PROMISED, all_releases
+from sordino.privacy.release import PROMISED, all_releases, record_needs
 from sordino.privacy.sealed import Pool
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
@@ -41,7 +41,7 @@ from sordino.util.formatting import delta_text, round_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
-    from sordino.experiment.result import Told
+    from sordino.terms import Terms
 
 POOLS = get_args(Pool)
 
@@ -282,27 +282,25 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
     return "an earlier run let something leave without noise, and no later one can make up for that"
 
 
-def planned(told: Told) -> Spent:
+def planned(told: Terms) -> Spent:
     """Most that a run will spend, if its method asks everybody once in each of its turns and reads single messages only
     as it declares."""
-    method = told.method
-    releases = all_releases(method.steps())
+    unit, releases = told.method.unit, all_releases(told.declared)
     bare = any(not release.private or not release.known_beforehand() for release in releases)
     if bare or (releases and told.allowance.known):
-        return _unbounded(method.unit)
-    if method.unit.record_level:
+        return _unbounded(unit)
+    if unit.record_level:
         pools = _planned_pools(told)
         promised = [list(one[:2]) for recipe in pools.pop(PROMISED, {}).values() for one in recipe]
         distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
         recipes = [[list(one) for one in recipe] for recipe in distinct]
         found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
         return {**found, "promised": max(promised)} if promised else found
-    if not method.is_private():  # nothing leaves
-        return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
+    if not any(release.private for release in releases):  # nothing leaves
+        return {"unit": unit, "mu": [0.0] * len(VIEWS), "recipes": []}
     noise = told.allowance.of_clients
     # On real machines a share of the whole budget may be kept for accuracies, beside that of the rounds.
-    rounds = 1.0 if told.data is not None else 1 - told.experiment.metrics_share
-    protected = math.sqrt(told.turns / rounds) / noise.multiplier
+    protected = math.sqrt(told.turns / (1 - told.calibration.metrics_share)) / noise.multiplier
     cohort, colluders = noise.met(told.schedule.cohort)
     shares = {view: honest_shares(view, cohort, colluders) for view in VIEWS}
     exposed = any(release.exposes_history() for release in releases)
@@ -311,7 +309,7 @@ def planned(told: Told) -> Spent:
     return {"unit": Unit.CLIENT, "mu": list(mu), "recipes": []}
 
 
-def most(told: Told) -> Spent:
+def most(told: Terms) -> Spent:
     """Most that a run may spend. Where noise is planned against the server, who sees every message, others may come to
     see the messages too."""
     found = planned(told)
@@ -320,7 +318,7 @@ def most(told: Told) -> Spent:
     return found
 
 
-def to_be_kept(told: Told, deal: str | None) -> Planned:
+def to_be_kept(told: Terms, deal: str | None) -> Planned:
     """Plan of a run as the store keeps it from the start; `deal` identifies who holds which record."""
     found, delta = most(told), told.budget.delta
     epsilon = planned_epsilon(told.allowance, told.turns, delta)
@@ -329,7 +327,7 @@ def to_be_kept(told: Told, deal: str | None) -> Planned:
     return {**found, "deal": deal, "turns": told.turns, "epsilon": epsilon}
 
 
-def whole(told: Told, ledger: Ledger) -> Ledger:
+def whole(told: Terms, ledger: Ledger) -> Ledger:
     """Ledger of a run's whole plan, at least what was charged (`Ledger.completed`). Under a limit over runs nothing is
     asked beyond the plan (`RunFiles.charge`), so that costly rounds need not be extrapolated."""
     limited = told.experiment.budget_over_runs is not None
@@ -344,10 +342,10 @@ def _finite(spent: Spent) -> bool:
     return None not in spent["mu"] and INFINITE not in spent["recipes"]
 
 
-def _planned_pools(told: Told) -> dict[str, dict[int, Recipe]]:
+def _planned_pools(told: Terms) -> dict[str, dict[int, Recipe]]:
     """Recipes that records of each pool and client will go through at the most. On real machines only a site knows its
     number of records; elsewhere its budget stands for them."""
-    plan, needs = told.allowance.of_records, told.method.record_needs()
+    plan, needs = told.allowance.of_records, record_needs(told.declared)
     clients = range(len(plan.turns))
     if told.data is None:
         return {PROMISED: {client: ((float(plan.budgets[client]), told.budget.delta, 1),) for client in clients}}

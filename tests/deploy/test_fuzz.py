@@ -21,7 +21,7 @@ from sordino.deploy.protocol.carrier import Failure
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import SENTENCES
 from sordino.deploy.site.status import status
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 
 MANY = int(os.environ.get("SORDINO_FUZZ", "0"))
@@ -171,7 +171,7 @@ def test_a_hostile_site_stops_a_run_or_is_left_out(
         assert float((model - terms.initial).norm()) < 4 * 0.5 + longest(terms)
 
 
-def longest(terms: Terms) -> float:
+def longest(terms: DeployedTerms) -> float:
     """How long the noise of a mean is at the most, for all that can happen in a test."""
     deviation = terms.allowance.of_clients.of_message(1.0) * 0.5
     return float(deviation * (terms.learner.layout.size**0.5 + 12))

@@ -17,7 +17,7 @@ from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RULES_CHANGED, RefusedError, Rules, SitePolicy, read_rules
 from sordino.deploy.site.site import Site, rules_toml
 from sordino.deploy.site.status import status
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.privacy.gate import Gate
@@ -67,8 +67,8 @@ def test_names_that_would_load_code_are_refused_by_themselves(changes: dict[str,
         policy().check_experiment(CARRIED | changes)
 
 
-def terms(**changes: Any) -> Terms:
-    """Terms of a small experiment over ten sites."""
+def terms(**changes: Any) -> DeployedTerms:
+    """DeployedTerms of a small experiment over ten sites."""
     given = {"clients": 10, "shape": [4], "labels": ["no", "yes"], "records_each": 100, "rounds": 2, "epsilon": 4.0}
     return terms_of(Experiment.make(given, {"method": "dp-fedavg", "model": "logistic", **changes}))
 

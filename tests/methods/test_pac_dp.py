@@ -63,7 +63,8 @@ def test_wrong_budgets_are_refused(wrong: str) -> None:
     ],
 )
 def test_shares_that_do_not_come_to_one_are_told(budgets: str, told: str | None) -> None:
-    notes = unusual(Experiment.make(KEYS, {"set": {"budgets": budgets}}), PACDP(budgets=budgets), Schedule.of(3, 4, 1))
+    method, experiment = PACDP(budgets=budgets), Experiment.make(KEYS, {"set": {"budgets": budgets}})
+    notes = unusual(experiment, method, method.steps(), Schedule.of(3, 4, 1))
     sentence = f"The shares of the clients' budgets come to {told}, not 1: each is divided by that."
     assert notes == ([] if told is None else [sentence])
 

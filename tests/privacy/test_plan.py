@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.planning.plan import plan_of
+from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.budget.client_plan import check_delta, default_delta, multiplier_for, plan
@@ -185,3 +185,23 @@ def test_cohorts_in_which_no_noise_is_left_are_refused(keys: dict, sentence: str
     experiment = Experiment.make({"method": "dp-fedavg", "rounds": 2, "clients": 8, **keys})
     with pytest.raises(UserError, match=sentence):
         plan_of(experiment)
+
+
+def test_a_plan_counts_the_records_that_a_run_trains_on() -> None:
+    """A tenth is set aside as public where the method starts from a model that was trained on such records."""
+    keys = {"method": "pac-dp", "clients": 4, "records": 400, "rounds": 2, "partition": "iid"}
+    sizes = {}
+    for hot in (False, True):
+        experiment = Experiment.make(keys, {"set": {"hot_start": hot}})
+        planned, prepared = plan_of(experiment, look=True), prepare(experiment)
+        assert isinstance(planned, PlanForRecords)
+        sizes[hot] = [client["records"] for client in planned.clients]
+        assert sizes[hot] == prepared.data.train.sizes.tolist()
+        assert planned.noise_multiplier == prepared.budget.multiplier
+    assert sum(sizes[True]) == pytest.approx(0.9 * sum(sizes[False]), abs=4)
+
+
+def test_a_plan_refuses_a_network_that_a_run_refuses() -> None:
+    keys = {"method": "fedper", "clients": 4, "records": 100, "rounds": 2, "set": {"personal_layers": 7}}
+    with pytest.raises(UserError, match="personal_layers is 7, but the network has 1 layer"):
+        plan_of(Experiment.make(keys), look=True)

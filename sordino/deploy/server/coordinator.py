@@ -31,7 +31,7 @@ from sordino.deploy.server.dry_run import try_script
 from sordino.deploy.server.journal import FILE, DeploymentJournal, Heads
 from sordino.deploy.server.questions import Sites
 from sordino.deploy.server.trips import Deadlines
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import Stopped, UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -190,7 +190,7 @@ def resume(
 
 def _advance(
     run: str,
-    terms: Terms,
+    terms: DeployedTerms,
     ground: Ground | None,
     carrier: Carrier,
     store: Store,
@@ -226,7 +226,7 @@ def _advance(
             raise Stopped(f"Stopped. `sordino serve --resume {run}{where}` takes the run up.") from error
 
 
-def _open_files(store: Store, run: str, terms: Terms) -> RunFiles:
+def _open_files(store: Store, run: str, terms: DeployedTerms) -> RunFiles:
     """Open the stored state of a deployed run. Every round is saved: sites would have to be asked, and pay, again."""
     plan, ledger = terms.allowance.records, Ledger(terms.schedule.clients, terms.method.unit)
     if plan is not None:
@@ -235,7 +235,7 @@ def _open_files(store: Store, run: str, terms: Terms) -> RunFiles:
 
 
 def _run_to_end(
-    run: str, terms: Terms, server: Server, sites: Sites, gate: Gate, run_files: RunFiles, trial_of: str | None
+    run: str, terms: DeployedTerms, server: Server, sites: Sites, gate: Gate, run_files: RunFiles, trial_of: str | None
 ) -> Summary:
     """Run the method's script to its end, and store its models and summary; `trial_of` are the data of a trial."""
     notes = list(terms.notes)
@@ -258,7 +258,7 @@ def _run_to_end(
 
 
 def _shared_accuracies(
-    terms: Terms, ending: Ending, sites: Sites, gate: Gate, run_files: RunFiles, early: bool
+    terms: DeployedTerms, ending: Ending, sites: Sites, gate: Gate, run_files: RunFiles, early: bool
 ) -> tuple[dict[str, float], float]:
     """Mean accuracies that sites share with the server, and the deviation of their noise; empty where no part of the
     budget is kept for them, or the run ended `early` because budgets were used up."""
@@ -290,13 +290,13 @@ def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store) -> No
         journal.set_fact("ended", True)
 
 
-def server_gate(terms: Terms) -> Gate:
+def server_gate(terms: DeployedTerms) -> Gate:
     """Gate with which the server reads sums and messages. It draws no noise; the server's own choices follow from the
     seed."""
     return Gate(terms.allowance, Seeded(terms.experiment.seed, terms.identity), MECHANISMS["integers"])
 
 
-def ground_of(experiment: Experiment, terms: Terms) -> Ground:
+def ground_of(experiment: Experiment, terms: DeployedTerms) -> Ground:
     """Public facts about the data and the network, with the public records where the method needs them."""
     records = None
     if terms.method.needs_public() or experiment.public is not None:
@@ -306,7 +306,7 @@ def ground_of(experiment: Experiment, terms: Terms) -> Ground:
     return Ground(terms.learner.layout, math.prod(terms.shape), len(terms.labels), records)
 
 
-def _public(experiment: Experiment, terms: Terms) -> Dataset:
+def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
     name = experiment.public
     if name is None or name == "default" or name.startswith("holdout"):
         raise UserError(
@@ -325,7 +325,9 @@ def _public(experiment: Experiment, terms: Terms) -> Dataset:
     return found
 
 
-def _save_models(run: str, terms: Terms, ending: Ending, names: Sequence[str], folder: Path) -> checkpoints.KeptFile:
+def _save_models(
+    run: str, terms: DeployedTerms, ending: Ending, names: Sequence[str], folder: Path
+) -> checkpoints.KeptFile:
     """Write the server's models and their description; personal models and their metrics are at the sites."""
     unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
     tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}

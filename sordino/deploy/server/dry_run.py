@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.assembly import assemble
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.federation.client import Question
 from sordino.federation.message import Each
@@ -29,7 +29,7 @@ ROUNDS = 2
 """Number of rounds that are tried."""
 
 
-def try_script(terms: Terms, gate: Gate, ground: Ground) -> None:
+def try_script(terms: DeployedTerms, gate: Gate, ground: Ground) -> None:
     """Run the first rounds of a method's script with answers that are all zero; raise what it must not do."""
     terms = replace(terms, schedule=replace(terms.schedule, rounds=min(ROUNDS, terms.schedule.rounds)))
     run_state = _Unpaid(Ledger(terms.schedule.clients, terms.method.unit), terms)
@@ -41,7 +41,7 @@ def try_script(terms: Terms, gate: Gate, ground: Ground) -> None:
 class _Unpaid(TransientState):
     """State of a run that nobody pays for: the sizes of charges are checked, and then forgotten."""
 
-    def __init__(self, ledger: Ledger, terms: Terms) -> None:
+    def __init__(self, ledger: Ledger, terms: DeployedTerms) -> None:
         super().__init__(ledger)
         self._terms = terms
 
@@ -53,7 +53,7 @@ class _Unpaid(TransientState):
 class _Nobody:
     """A transport to no site: all answers are zero."""
 
-    terms: Terms
+    terms: DeployedTerms
     memory: None = None
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:

@@ -12,7 +12,7 @@ from sordino.deploy.protocol.carrier import Carrier, Failure
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.site.ledger import Head
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 
 PAUSE_SECONDS = 0.5
@@ -24,7 +24,7 @@ class Presence:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: DeployedTerms,
         roster: Sequence[Member],
         carrier: Carrier,
         journal: DeploymentJournal,

@@ -25,7 +25,7 @@ from sordino.deploy.server.trips import (
     read_values,
 )
 from sordino.deploy.site.ledger import QuestionId
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.federation.client import Question
 from sordino.federation.transport import Answer
@@ -40,7 +40,7 @@ class Plain:
     least = 1
     """Number of sites that must be there for a question to be asked."""
 
-    def __init__(self, terms: Terms, trips: Trips, journal: DeploymentJournal, gate: Gate) -> None:
+    def __init__(self, terms: DeployedTerms, trips: Trips, journal: DeploymentJournal, gate: Gate) -> None:
         self._terms, self._trips, self._journal, self._gate = terms, trips, journal, gate
 
     def attempt(self, question: OutgoingQuestion, before: Attempt) -> Answer | None:
@@ -79,7 +79,7 @@ class Summed:
 
     summed = True
 
-    def __init__(self, terms: Terms, trips: Trips, journal: DeploymentJournal, gate: Gate) -> None:
+    def __init__(self, terms: DeployedTerms, trips: Trips, journal: DeploymentJournal, gate: Gate) -> None:
         self._terms, self._trips, self._journal, self._gate = terms, trips, journal, gate
 
     @property
@@ -164,7 +164,7 @@ class Sites:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: DeployedTerms,
         roster: Sequence[Member],
         carrier: Carrier,
         journal: DeploymentJournal,

@@ -17,7 +17,7 @@ from sordino.data.own import ClientFile, numbered, read_arrays
 from sordino.data.people import known_people, people_of
 from sordino.data.tables import Table, read_table
 from sordino.deploy.site.rules import RefusedError, Rules
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
 
 
@@ -44,7 +44,7 @@ def keyed_fingerprint(file: SiteFile, secret: bytes) -> str:
     return hmac.new(secret, people_of([file.path]).encode(), hashlib.sha256).hexdigest()
 
 
-def encode_records(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
+def encode_records(file: SiteFile, terms: DeployedTerms, rules: Rules, secret: bytes) -> FederatedData:
     """Encode a site's records as the experiment declares them, or refuse data that do not fit.
 
     Every client's number gets this site's records: a site is only ever asked under its own number.
@@ -73,7 +73,7 @@ def encode_records(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) ->
     return FederatedData(name, dealt, len(terms.labels), terms.shape, "", people, disclosed=counted)
 
 
-def _encode_table(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:
+def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[ClientFile, list[str]]:
     """Encode a table by the experiment's schema, or its declared columns as numbers.
 
     Also returns sentences on what was counted in the records, which must not leave the site.
@@ -96,7 +96,7 @@ def _encode_table(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile,
     return ClientFile(table.path, found.x[found.kept], labels, None), found.counted
 
 
-def _to_tensors(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, torch.Tensor]:
     """Records in the declared shape, and the indices of their labels."""
     if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")

@@ -20,7 +20,7 @@ from sordino.deploy.site.enrol import get_session
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session, SiteContext
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.federation.blending import FIGURES, Blending, instructions
 from sordino.federation.run_state import Served
 from sordino.learning.metrics import METRICS
@@ -66,7 +66,7 @@ def answer_end(context: SiteContext, message: Mapping[str, Any]) -> bytes:
     return requests.ok_reply()
 
 
-def _read_model(model: Any, terms: Terms) -> Tensor | None:
+def _read_model(model: Any, terms: DeployedTerms) -> Tensor | None:
     """Check a model that came with the message; None where there is none."""
     if model is None:
         return None

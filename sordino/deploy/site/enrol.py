@@ -13,7 +13,7 @@ from sordino.deploy.site.freshness import check_single_ledger
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session, SiteContext, limit_data_refusals
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 
@@ -68,7 +68,7 @@ def get_session(context: SiteContext, ledger: SiteLedger, run: str) -> Session:
 
 def _derive_allowed_terms(
     context: SiteContext, ledger: SiteLedger, carried: Mapping[str, Any], identity: str, number: int
-) -> Terms:
+) -> DeployedTerms:
     """Derive the terms of an experiment with the site's own code; refuse those that rules or data do not allow.
 
     Args:
@@ -105,6 +105,6 @@ def _derive_allowed_terms(
     return terms
 
 
-def _open_session(context: SiteContext, run: str, terms: Terms, known: Mapping[str, Any]) -> Session:
+def _open_session(context: SiteContext, run: str, terms: DeployedTerms, known: Mapping[str, Any]) -> Session:
     data = encode_records(context.file, terms, context.policy.rules, context.secret)
     return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)

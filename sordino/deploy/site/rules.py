@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sordino.deploy.protocol.keys import package_hash
 from sordino.deploy.protocol.roster import Member, read_roster
-from sordino.deploy.terms import CARRIED, Terms
+from sordino.deploy.terms import CARRIED, DeployedTerms
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import SCHEMA, Experiment
 from sordino.federation.message import Each
@@ -176,7 +176,7 @@ class SitePolicy:
         if not set(carried) <= set(CARRIED):
             raise RefusedError("experiment", "it has keys that a deployed experiment does not have")
 
-    def check_terms(self, terms: Terms) -> None:
+    def check_terms(self, terms: DeployedTerms) -> None:
         """Refuse an experiment whose terms are outside the rules."""
         rules, experiment = self.rules, terms.experiment
         if terms.method.unit.record_level and not rules.unit.record_level:
@@ -207,7 +207,7 @@ class SitePolicy:
         if not set(identities) <= known:
             raise RefusedError("roster", "a site of the cohort is not in the roster")
 
-    def check_question(self, terms: Terms, releases: Releases, public: Public, gate: Gate) -> None:
+    def check_question(self, terms: DeployedTerms, releases: Releases, public: Public, gate: Gate) -> None:
         """Refuse a question whose bounds are outside the rules or whose message holds numbers that are not finite.
 
         Args:

@@ -27,7 +27,7 @@ from sordino.deploy.site.data import SiteFile
 from sordino.deploy.site.ledger import Entry, SiteLedger, last_noted, release_entry
 from sordino.deploy.site.requests import ReceivedQuestion
 from sordino.deploy.site.rules import RefusedError, SitePolicy
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.federation.client import Clients, Outcome, Question
 from sordino.federation.execution import EXECUTIONS
@@ -134,7 +134,7 @@ class Session:
     """One run, as this site takes part in it."""
 
     run: str
-    terms: Terms
+    terms: DeployedTerms
     number: int
     """Client number of this site."""
     key: bytes
@@ -144,7 +144,7 @@ class Session:
     """State before the first round."""
 
     @classmethod
-    def of(cls, run: str, terms: Terms, number: int, key: bytes, data: FederatedData, secret: bytes) -> Session:
+    def of(cls, run: str, terms: DeployedTerms, number: int, key: bytes, data: FederatedData, secret: bytes) -> Session:
         """Open a session.
 
         Args:
@@ -293,7 +293,7 @@ class Session:
         return found if math.isfinite(found) else None
 
 
-def noise_source(terms: Terms, secret: bytes) -> Source:
+def noise_source(terms: DeployedTerms, secret: bytes) -> Source:
     """Source of a run's noise: the operating system, with other random choices drawn from the site's `secret`.
 
     In a trial with noise from the public seed no epsilon holds, and everything is drawn from that seed.

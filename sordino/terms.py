@@ -1,0 +1,317 @@
+"""The terms of a run: everything that follows from an experiment before anybody is asked.
+
+`derive` is the one place that works them out, from the experiment and a few facts about clients and records. Facts are
+read from data (`sordino.experiment.prepare`), declared (`sordino.deploy.terms`) or given (`sordino.planning.plan`), so
+that a simulation, the server of a deployment, each of its sites and a plan agree on method, noise, notes and refusals:
+
+    facts = Facts(clients=10, sizes=sizes, network=build_network(experiment, shape, classes), fingerprint=digest)
+    terms = derive(experiment, facts)
+
+`derive_costs` works out the part that needs no network, for plans without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.data import FederatedData
+from sordino.errors import UserError
+from sordino.experiment.budgeting import (
+    SEED_IS_KNOWN,
+    Calibration,
+    client_budgets,
+    client_noise,
+    has_published_noise,
+    infeasible,
+    is_private,
+    not_covered_before,
+    plan_method,
+    record_level,
+    record_plan,
+    record_plan_without_noise,
+    same_as_sound,
+    smallest_cohort,
+    unusual,
+)
+from sordino.experiment.config import Experiment
+from sordino.experiment.identity import identity_of, weights_of
+from sordino.federation.schedule import Schedule
+from sordino.learning.network import Learner, Precision
+from sordino.learning.parameters import flatten
+from sordino.method import Budget, Method, check_returned
+from sordino.parts.masks import check_head
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.client_plan import check_delta, default_delta
+from sordino.privacy.noise import Seeded
+from sordino.privacy.release import Releases, check_steps, record_needs
+
+Extended = TypeVar("Extended", bound="Costs")
+
+
+@dataclass(frozen=True)
+class BuiltNetwork:
+    """A network with its first weights, before anything is trained."""
+
+    name: str
+    module: nn.Module
+    shape: tuple[int, ...]
+    """Shape of one record."""
+    initial: Tensor
+    """First values of the parameters, as one flat vector."""
+    weights: dict[str, str]
+    """Digest of a user's own weights, as a key of what decides a run; empty for the package's networks."""
+    precision: Precision = "fp32"
+    """Format in which layers compute in local training."""
+
+    @cached_property
+    def learner(self) -> Learner:
+        """The network as functions of its flat parameter vector."""
+        return Learner(self.module, self.precision)
+
+
+def build_network(experiment: Experiment, shape: tuple[int, ...], classes: int) -> BuiltNetwork:
+    """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights."""
+    name = experiment.model or models.default(shape, classes)
+    torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
+    module = models.build(name, shape, classes, **experiment.model_options())
+    return BuiltNetwork(name, module, shape, flatten(module), weights_of(name, module))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts about clients and records that an experiment does not say by itself.
+
+    As they stand here they are read from data, or given for a plan; deployments, which declare them, have a subclass.
+    """
+
+    clients: int
+    sizes: np.ndarray | None
+    """Training records of each client; None where they are not known."""
+    network: BuiltNetwork | None = None
+    """None where a plan names none; terms cannot be derived then, but costs can."""
+    fingerprint: str = ""
+    """Digest of the data, for the identity."""
+    public: str | None = None
+    """Digest of the public records at the server; None where there are none."""
+    disclosed: tuple[str, ...] = ()
+    """Sentences on what was read from records that epsilon does not cover."""
+    spare_turns: int = 0
+    """Turns of each client that are paid for beyond those that the rounds need."""
+    ask_sizes: str = "name the data"
+    """Words that say how to give `sizes`, for the error where noise depends on them."""
+
+    def check_releases(self, experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:
+        """Refuse releases that cannot be made where the run takes place; `states` names the clients' public states."""
+
+    def calibration(
+        self, experiment: Experiment, schedule: Schedule, steps: Mapping[str, Releases], minimum: int
+    ) -> Calibration:
+        """Return the rule by which noise follows from a budget; `minimum` is the smallest cohort."""
+        return Calibration(schedule.turns + self.spare_turns)
+
+    def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
+        """Return what decides a run's results besides code, method and data; `contents` are those of the method's
+        files."""
+        read = {"read": contents} if contents else {}
+        public = {} if self.public is None else {"public_records": self.public}
+        return experiment.decisive() | read | public
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """The part of the terms that needs no network: method, schedule, and what may be spent. All of it is public."""
+
+    method: Method
+    """Built, and with the choices made that depend on clients and budget."""
+    schedule: Schedule
+    calibration: Calibration
+    """Rule by which noise follows from a budget."""
+    minimum: int
+    """U_min: fewest answers with which a question is used."""
+    budget: Budget
+    allowance: Allowance
+    """What each release may spend. In a deployment at record level, that of a client with as many records as are
+    declared."""
+    notes: list[str]
+    """Sentences that the user should know before the run."""
+
+    @property
+    def turns(self) -> int:
+        """Most turns of a client that its budget pays for."""
+        return self.calibration.turns
+
+    @cached_property
+    def declared(self) -> dict[str, Releases]:
+        """The method's steps by name, each with what it declares to send; asked for once."""
+        return self.method.steps()
+
+    def steps(self) -> dict[str, Releases]:
+        """Return everything that clients are asked to do, by name, each step with what it sends."""
+        return self.declared
+
+    def extend(self, kind: type[Extended], **more: Any) -> Extended:
+        """Return these costs as a dataclass `kind` with more fields, or others; steps are not declared again."""
+        extended = kind(**{one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | more)
+        vars(extended)["declared"] = self.declared
+        return extended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms(Costs):
+    """Everything that follows from an experiment before anything is trained, charged or written."""
+
+    experiment: Experiment
+    """With what was decided, the network's name among it."""
+    learner: Learner
+    initial: Tensor
+    """First values of the parameters, as one flat vector."""
+    identity: str
+    """Hash of everything that decides the run's results."""
+    disclosed: list[str]
+    """Sentences on what epsilon does not cover, known before the run."""
+    data: FederatedData | None = None
+    """All clients' records, where one machine has them: in a simulation."""
+
+
+def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> Terms:
+    """Derive the terms of an experiment, or refuse it with a sentence.
+
+    Args:
+        experiment: the configuration, with what has been decided about its execution.
+        facts: what is known of clients and records, the network included.
+        costs: those of the same experiment and facts, where they have been derived already.
+    """
+    network = facts.network
+    if network is None:
+        raise ValueError("terms need a network: without one there are costs only (derive_costs)")
+    costs = derive_costs(experiment, facts) if costs is None else costs
+    method, layout = costs.method, network.learner.layout
+    experiment = experiment.model_copy(update={"model": network.name})
+    decided = facts.decisive(experiment, method.file_contents()) | {"made": repr(method)} | network.weights
+    drowned = infeasible(method, costs.declared, costs.allowance, costs.schedule, layout)
+    return costs.extend(
+        Terms,
+        experiment=experiment,
+        learner=network.learner,
+        initial=network.initial,
+        identity=identity_of(decided, facts.fingerprint, type(method), type(network.module)),
+        notes=costs.notes + drowned,
+        disclosed=[*facts.disclosed, *not_covered_before(experiment, method)],
+    )
+
+
+def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = None) -> Costs:
+    """Derive method, schedule and noise of an experiment, or refuse it with a sentence.
+
+    Args:
+        experiment: the configuration.
+        facts: what is known of clients and records.
+        method: that of the experiment, where it is built already, or one that has no name.
+    """
+    built = experiment.build_method() if method is None else method
+    settled = settle(built, facts.clients)
+    schedule = Schedule.of(experiment.rounds, facts.clients, experiment.participation)
+    if record_level(settled) is not None:
+        _known_sizes(experiment, facts)
+    if facts.network is not None:
+        _check_network(settled, facts.network)
+    steps = settled.steps()
+    turns = schedule.turns + facts.spare_turns
+    method, choices = plan_method(experiment, settled, steps, facts.sizes, schedule, turns)
+    steps = steps if method is settled else method.steps()
+    if facts.network is not None:
+        states = _public_states(method, facts.network)
+        check_steps(steps, method.unit, states)
+        facts.check_releases(experiment, steps, states)
+    minimum = smallest_cohort(experiment, schedule)
+    calibration = facts.calibration(experiment, schedule, steps, minimum)
+    budget, allowance, notes = _spend(experiment, method, facts, schedule, steps, calibration, minimum)
+    known = SEED_IS_KNOWN if experiment.noise == "integers" else ""
+    costs = Costs(
+        method=method,
+        schedule=schedule,
+        calibration=calibration,
+        minimum=minimum,
+        budget=budget,
+        allowance=dataclasses.replace(allowance, whole=calibration.whole, known=known),
+        notes=[
+            *unusual(experiment, method, steps, schedule),
+            *notes,
+            *choices,
+            *check_returned(method, "notes", method.notes(schedule, budget), list),
+        ],
+    )
+    vars(costs)["declared"] = steps  # as cached_property would, without asking again
+    return costs
+
+
+def settle(method: Method, clients: int) -> Method:
+    """Let a method make the choices that depend on how many clients there are."""
+    settled: Method = check_returned(method, "settled", method.settled(clients), Method)
+    return settled
+
+
+def _check_network(method: Method, network: BuiltNetwork) -> None:
+    """Refuse a network that a method cannot train."""
+    if method.unit.record_level:
+        network.learner.keeper(network.shape)  # refuses a network that cannot be run for one record at a time
+    check_head(method, network.learner.layout)
+
+
+def _public_states(method: Method, network: BuiltNetwork) -> Collection[str]:
+    """Return the names of the clients' public states; memories that are no tables are refused."""
+    check_returned(method, "memory", method.memory(network.initial), Mapping)
+    public = method.public_memory(network.initial, network.learner.layout)
+    states: Mapping[str, Tensor] = check_returned(method, "public_memory", public, Mapping)
+    return states.keys()
+
+
+def _known_sizes(experiment: Experiment, facts: Facts, instead: str = "") -> np.ndarray:
+    """Return the clients' numbers of training records; an error says how to give them where they are not known."""
+    if facts.sizes is None:
+        raise UserError(
+            f"The noise of {experiment.method} depends on how many records a client has: {facts.ask_sizes}{instead}."
+        )
+    return facts.sizes
+
+
+def _spend(
+    experiment: Experiment,
+    method: Method,
+    facts: Facts,
+    schedule: Schedule,
+    steps: Mapping[str, Releases],
+    calibration: Calibration,
+    minimum: int,
+) -> tuple[Budget, Allowance, list[str]]:
+    """Work out delta, noise and what to tell the user about them."""
+    level = record_level(method)
+    units = schedule.clients if level is None else int(_known_sizes(experiment, facts).max())
+    delta = experiment.delta or default_delta(units)
+    if not is_private(steps):
+        nothing = Allowance()
+        if level is not None:
+            sizes, needs = _known_sizes(experiment, facts), record_needs(steps)
+            nothing = Allowance(records=record_plan_without_noise(experiment, level, needs, sizes, schedule))
+        return Budget(delta, 0.0), nothing, []
+    published = method.variant == "paper"
+    notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
+    notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, steps)
+    if level is not None:
+        sizes, budgets = _known_sizes(experiment, facts), client_budgets(experiment, level, schedule)
+        plan = record_plan(experiment, level, record_needs(steps), sizes, budgets, schedule, delta, calibration)
+        return Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes
+    records = 0
+    if has_published_noise(method) and experiment.noise_multiplier is None:
+        records = int(_known_sizes(experiment, facts, ", or give a noise_multiplier").sum())
+    noise, more = client_noise(experiment, method, records, delta, minimum, calibration)
+    return Budget(delta, noise.multiplier), Allowance(noise), notes + more
