@@ -254,8 +254,8 @@ def test_tuning_chooses_on_seeds_that_are_not_reported(tmp_path: Path) -> None:
     assert [row.method for row in found.rows] == ["local[rate=0.3]", "dp-fedavg[rate=0.3]"]
     assert [one.tries for one in found.tuned] == [2, 2]
     twice = epsilon_of(2**0.5 * mu_of(4, 1e-5), 1e-5)
-    assert found.tuned[1]["epsilon"]["outsider"] == pytest.approx(twice, rel=1e-6)
-    assert found.tuned[0]["epsilon"]["outsider"] == 0
+    assert found.tuned[1].epsilon["outsider"] == pytest.approx(twice, rel=1e-6)
+    assert found.tuned[0].epsilon["outsider"] == 0
     seeds = [(row.configuration["seed"], row.configuration["set"]["rate"]) for row in Store(tmp_path).all()]
     assert sorted(seeds) == [(0, 0.3), (0, 0.3), (1, 1e-6), (1, 1e-6), (1, 0.3), (1, 0.3)]
 

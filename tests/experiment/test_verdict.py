@@ -11,7 +11,6 @@ import pytest
 from helpers import row_of
 from scipy import stats
 
-from sordino.privacy.unit import Unit
 from sordino.study import verdict
 from sordino.study.compare import ComparisonRow, OverSeeds, SeedFigures
 from sordino.study.verdict import Difference, sentence, verdicts
@@ -21,7 +20,7 @@ def row(method: str, accuracies: Sequence[float | None], epsilon: float | None, 
     known = [value for value in accuracies if value is not None]
     return row_of(
         method,
-        unit=Unit(unit),
+        unit=unit,
         seeds=len(accuracies),
         accuracy={"personal": OverSeeds(sum(known) / len(known), 0.0) if known else None},
         by_seed=[SeedFigures(seed, f"run-{seed}", {"personal": value}) for seed, value in enumerate(accuracies)],
