@@ -17,6 +17,7 @@ from unittest import mock
 from sordino.cli import main
 from sordino.method import Method
 from sordino.methods import find, names
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.store.run_summary import Summary
 from sordino.study.compare import ComparisonRow, OverSeeds
@@ -54,7 +55,8 @@ def summary_of(**more: Any) -> Summary:
         **{"unit": "client", "protect_from": "outsider", "noise_multiplier": 1.0, "not_covered": [], "notes": []},
         "spent": {"unit": "client", "mu": [1.0, 1.0, 1.0], "recipes": []},
     }
-    return Summary(**fields | more)
+    found = fields | more
+    return Summary(**found | {"unit": Unit(found["unit"])})
 
 
 def row_of(method: str, **more: Any) -> ComparisonRow:
@@ -67,7 +69,8 @@ def row_of(method: str, **more: Any) -> ComparisonRow:
         **{"not_covered": [], "notes": [], "runs": ["x-1", "x-2"], "by_seed": []},
         "curves": [[{"round": r, "personal": 0.5 + 0.1 * r, "start": 0.5, "global": None} for r in range(3)]],
     }
-    return ComparisonRow(**fields | more)
+    found = fields | more
+    return ComparisonRow(**found | {"unit": Unit(found["unit"])})
 
 
 def command(*arguments: object) -> Outcome:

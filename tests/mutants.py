@@ -1585,6 +1585,23 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "store/run_summary.py",
+        "tests/experiment/test_summary.py",
+        [
+            (
+                "summary: figures of records are not stored",
+                "found |= {} if value is None else value.to_dict()",
+                "found |= {}",
+            ),
+            (
+                "summary: figures of records are not read",
+                'if "epsilon_replace_one" in document:',
+                "if False:",
+            ),
+            ("summary: the class of recall is always named", "{} if self.metrics is None else {", "{"),
+        ],
+    ),
+    (
         "store/ledger_rows.py",
         "tests/experiment/test_stopping.py tests/experiment/test_account.py",
         [

@@ -48,7 +48,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[Callable[..., Any], str] = {
     run: "Run an experiment.",
-    resume: "Take up a stopped run.",
+    resume: "Resume a stopped run.",
     compare: "Compare methods at equal epsilon.",
     reproduce: "Repeat the papers' tables.",
     plan: "Noise and cost of a run, beforehand.",
@@ -65,7 +65,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     ledger: "List everything that left.",
     predict: "Predict with a run's models.",
     export: "Export a client's model.",
-    deploy: "Run an experiment on real machines.",
+    deploy: "Try a deployment on this machine.",
     join: "Take part with this machine.",
 }
 """Commands, each with a line that fits a narrow terminal."""

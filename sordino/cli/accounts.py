@@ -51,7 +51,9 @@ def ledger(
     console = Console(markup=False)
     console.print(ledger_table(found))
     console.print(f"{len(found.ledger.rows)} rows; head {found.head}", style="dim", highlight=False)
-    console.print("All columns: --csv or --json. Whether it is whole: --verify.", style="dim", highlight=False)
+    console.print(
+        "--csv and --json print all columns; --verify checks that the ledger is unbroken.", style="dim", highlight=False
+    )
 
 
 def _verify(found: Any, as_json: bool) -> None:

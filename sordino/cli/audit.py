@@ -26,7 +26,7 @@ def audit(
     keys: Keys,
     experiment: File = None,
     trials: Annotated[
-        int, typer.Option(help="How often one client, or one record, is looked for.", min=1000, max=10_000_000)
+        int, typer.Option(help="Number of attempts to find one client, or one record.", min=1000, max=10_000_000)
     ] = 100_000,
     tiers: Annotated[
         str, typer.Option(help="Which attacks: 0 conformance, 1 mechanism, 2 one real run, 3 side channels.")

@@ -105,7 +105,7 @@ def models(as_json: Json = False) -> None:
 
 def explain(
     word: Annotated[
-        str | None, typer.Argument(metavar="[WORD]", help="What shall be explained. [default: the list of words]")
+        str | None, typer.Argument(metavar="[WORD]", help="Word to explain. [default: the list of words]")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -17,6 +17,39 @@ from sordino.experiment.defaults import in_store
 DOCUMENT = "compare.json"
 
 
+Methods = Annotated[
+    str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.", show_default=True)
+]
+Budgets = Annotated[
+    str | None,
+    typer.Option(help="The budget, or several separated by commas, as in 1,2,4,8. [default: 8]"),
+]
+SweepValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=V1,V2",
+        help="Values of any key or hyper-parameter to go through, as in clients=20,100; repeatable. Methods that "
+        "do not depend on it are run once.",
+    ),
+]
+TuningGrid = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GRID",
+        help="Values to choose from first for every method, on seeds that are not reported, as in "
+        "'rate=0.01,0.1;clip=0.3,1'. [default: nothing is tuned]",
+    ),
+]
+TuningSeeds = Annotated[int, typer.Option(help="Seeds for tuning.", min=1, max=100, show_default=True)]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Runs at once; results do not depend on it. [default: one per core where runs are small]"),
+]
+Picture = Annotated[
+    Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
+]
+
+
 @taking(
     *(*DATA, "model", "variant", "privacy", "personal", *SCHEDULE, *NOISE),
     *("budget_over_runs", "seed", "workers", "store", "set"),
@@ -24,38 +57,14 @@ DOCUMENT = "compare.json"
 def compare(
     keys: Keys,
     experiment: File = None,
-    methods: Annotated[
-        str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.", show_default=True)
-    ] = "local,dp-fedavg,dp-fedavg[personal=blend]",
-    seeds: Annotated[int, typer.Option(help="How many seeds.", show_default=True)] = 3,
-    epsilon: Annotated[
-        str | None,
-        typer.Option(help="The budget, or several separated by commas, as in 1,2,4,8. [default: 8]"),
-    ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=V1,V2",
-            help="Go through the values of any key or hyper-parameter, as in clients=20,100; repeatable. What does "
-            "not depend on it is run once.",
-        ),
-    ] = None,
-    tune: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GRID",
-            help="First choose among these for every method, on seeds that are not reported, as in "
-            "'rate=0.01,0.1;clip=0.3,1'. [default: nothing is tuned]",
-        ),
-    ] = None,
-    tuning_seeds: Annotated[int, typer.Option(help="Seeds for tuning.", min=1, max=100, show_default=True)] = 1,
-    jobs: Annotated[
-        int | None,
-        typer.Option(help="Runs at once; results do not depend on it. [default: one per core where runs are small]"),
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
-    ] = None,
+    methods: Methods = "local,dp-fedavg,dp-fedavg[personal=blend]",
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", show_default=True)] = 3,
+    epsilon: Budgets = None,
+    sweep: SweepValues = None,
+    tune: TuningGrid = None,
+    tuning_seeds: TuningSeeds = 1,
+    jobs: Jobs = None,
+    picture: Picture = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table into this file.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX (booktabs).")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")] = False,
@@ -140,7 +149,7 @@ def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, l
     for text in [*texts, *sweep]:
         key, values = values_of(text)
         if key in found:
-            raise UserError(f"{key!r} is gone through twice: name its values once.")
+            raise UserError(f"{key!r} is swept twice: name its values once.")
         found[key] = values
     return found
 

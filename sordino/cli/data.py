@@ -95,7 +95,7 @@ def show(
     name: Annotated[str, typer.Argument(help="A known data set, or a folder of own files.")],
     partition: Annotated[str | None, typer.Option(help="iid, dirichlet:0.5, shards:2, labels:20%, natural")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
     picture: Annotated[Path | None, typer.Option(help="Draw the label distribution into this file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -171,7 +171,7 @@ def schema(
 def normalise(
     folder: Annotated[Path, typer.Argument(help="A folder with one CSV or Parquet file per client.")],
     schema: Annotated[Path, typer.Option(help="What its columns are; numbers must have ranges.")],
-    epsilon: Annotated[float, typer.Option(help="What it may cost each record.")] = 0.5,
+    epsilon: Annotated[float, typer.Option(help="Epsilon that it may cost each record.")] = 0.5,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where the schema with means goes. [default: the same file]")
     ] = None,
@@ -206,7 +206,7 @@ def normalise(
         return
     typer.echo(f"{path}: means and deviations of {', '.join(found.columns) or 'no column'}")
     if found.kept:
-        typer.echo(f"Noise drowned {', '.join(found.kept)}: they keep their ranges.")
+        typer.echo(f"Too noisy to use: {', '.join(found.kept)}. These columns keep their ranges.")
     typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
     typer.echo(rows_words(found.summary.epsilon_rows))
 

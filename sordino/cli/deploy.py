@@ -65,7 +65,7 @@ SERVER_FOLDER = Path("server")
 def deploy(
     experiment: ExperimentFile = None,
     local: Annotated[
-        int | None, typer.Option("--local", help="A trial on this machine with so many sites.", min=2, max=1000)
+        int | None, typer.Option("--local", help="Number of sites of a trial on this machine.", min=2, max=1000)
     ] = None,
     resume: Resume = None,
     store: StoreOrNone = None,
@@ -188,7 +188,7 @@ def serve(
     address: Annotated[str, typer.Option(help="Where sites reach the server.")] = "0.0.0.0:8000",
     folder: ServerFolder = SERVER_FOLDER,
     resume: Resume = None,
-    wait: Annotated[float, typer.Option(help="For how many seconds sites are waited for.", min=1)] = 600.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for sites.", min=1)] = 600.0,
     store: StoreOrNone = None,
     as_json: Json = False,
 ) -> None:
@@ -243,15 +243,15 @@ def serve(
 
 @site_commands.command(name="init")
 def init_site(
-    name: Annotated[str, typer.Option(help="What the site is called in the roster.")],
+    name: Annotated[str, typer.Option(help="Name of the site in the roster.")],
     data: Annotated[Path, typer.Option(help="The site's own records: CSV, Parquet or NPZ.")],
     label: Label = None,
-    folder: Annotated[Path | None, typer.Option(help="Where the site is made. [default: its name]")] = None,
-    unit: Annotated[str, typer.Option(help="What is protected: the whole client, or one record.")] = "client",
-    max_epsilon: Annotated[float, typer.Option(help="The most epsilon that all runs may come to.")] = 8.0,
-    max_delta: Annotated[float, typer.Option(help="The largest delta at which it is counted.")] = 1e-5,
-    min_cohort: Annotated[int, typer.Option(help="With how many others, itself included, a sum is made.")] = 3,
-    colluders: Annotated[int, typer.Option(help="How many other sites may work with the server.")] = 0,
+    folder: Annotated[Path | None, typer.Option(help="Folder of the new site. [default: its name]")] = None,
+    unit: Annotated[str, typer.Option(help="Unit that is protected: client or record.")] = "client",
+    max_epsilon: Annotated[float, typer.Option(help="Largest epsilon of all runs together.")] = 8.0,
+    max_delta: Annotated[float, typer.Option(help="Largest delta of that epsilon.")] = 1e-5,
+    min_cohort: Annotated[int, typer.Option(help="Smallest number of sites in a sum, this one included.")] = 3,
+    colluders: Annotated[int, typer.Option(help="Number of other sites that may collude with the server.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Make a site: its rules, its identity, its ledger. Nothing of its data is sent."""
@@ -322,7 +322,7 @@ def join(
     folder: SiteFolder,
     server: Annotated[str, typer.Option(help="Where the server is: HOST:PORT.")],
     ca: Annotated[Path, typer.Option("--ca", help="The server's ca.pem.")],
-    threads: Annotated[int, typer.Option(help="Of the training; results may depend on it.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="Threads of the training; results may depend on them.", min=1)] = 1,
 ) -> None:
     """Take part in a deployment, until Ctrl-C: answer what the server asks, as far as the site's rules permit."""
     from sordino.flower import check_installed

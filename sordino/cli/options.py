@@ -68,16 +68,16 @@ Personal = Annotated[
 Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 30]")]
 Participation = Annotated[float | None, typer.Option(help="The share of clients in a round. [default: 1]")]
 Epsilon = Annotated[float | None, typer.Option(help="The budget of the protected observer. [default: 8]")]
-Delta = Annotated[float | None, typer.Option(help="Of the budget. [default: min(1e-5, N^-1.1/10) for N units]")]
+Delta = Annotated[float | None, typer.Option(help="Delta of the budget. [default: min(1e-5, N^-1.1/10) for N units]")]
 NoiseMultiplier = Annotated[
     float | None,
-    typer.Option(help="Noise over sensitivity, in place of epsilon. [default: what the budget asks for]"),
+    typer.Option(help="Noise over sensitivity, in place of epsilon. [default: computed from the budget]"),
 ]
 ProtectFrom = Annotated[str | None, typer.Option(help="outsider (sees sums and models) or server. [default: outsider]")]
 BudgetOverRuns = Annotated[
     float | None,
     typer.Option(
-        help="Refuse a run with which all runs on these people would come to more epsilon. [default: no limit]"
+        help="Refuse a run if all runs on these people together would exceed this epsilon. [default: no limit]"
     ),
 ]
 Labels = Annotated[
@@ -104,7 +104,7 @@ AllowVacuous = Annotated[
     ),
 ]
 Seed = Annotated[
-    int | None, typer.Option(help="Of partition, initial model, batches and simulated noise. [default: 0]")
+    int | None, typer.Option(help="Seed of partition, initial model, batches and simulated noise. [default: 0]")
 ]
 WorkerCount = Annotated[
     int | None, typer.Option("--workers", help="Processes; results do not depend on it. [default: one per core]")

@@ -143,7 +143,7 @@ def _check_used(keys: Keys) -> None:
     for key in ABOUT_DATA:
         if keys[key] is not None:
             instead = ", or give --parameters" if key == "model" else ""
-            raise UserError(f"--{key.replace('_', '-')} needs the data that it is for: name them with --data{instead}.")
+            raise UserError(f"--{key.replace('_', '-')} needs data: name them with --data{instead}.")
 
 
 def _for_machines(tried: Comparison | None, real: bool) -> dict[str, Any]:

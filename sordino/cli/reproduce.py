@@ -13,56 +13,61 @@ from sordino.cli.run import progress_display
 from sordino.errors import UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
 
+PaperName = Annotated[str | None, typer.Argument(help="feddpa, fedglp-adp, acdp-pfsd, adadp-cfl, pac-dp, or all.")]
+ScaleName = Annotated[
+    str,
+    typer.Option(
+        metavar="SCALE",
+        help="quick (minutes, on the built-in digits; too small to judge by), small (half an hour a table on two "
+        "cores) or paper (as published; made for a GPU).",
+    ),
+]
+TuningGrid = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GRID",
+        help="Values to choose from first for every method, on a seed that is not reported, as in "
+        "'rate=0.01,0.1;clip=0.3,1'; `paper` takes the paper's own grid. [default: nothing is tuned]",
+    ),
+]
+Stores = Annotated[
+    list[Path] | None,
+    typer.Option("--store", help=f"{STORE} With --index it may be given again: of equal scales the last one counts."),
+]
+IndexFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="With --index: file for the page; in one that has marks, the part between them. [default: the screen]",
+    ),
+]
+KeepFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="With --index: copy the page's documents there; --store FOLDER then reads them without the runs.",
+    ),
+]
+ShowList = Annotated[
+    bool, typer.Option("--list", help="List tables and figures, of all papers or of one, and run nothing.")
+]
+ShowIndex = Annotated[bool, typer.Option("--index", help="Print the page of all stored tables, and run nothing.")]
+
 
 def reproduce(
-    paper: Annotated[
-        str | None, typer.Argument(help="feddpa, fedglp-adp, acdp-pfsd, adadp-cfl, pac-dp, or all.")
-    ] = None,
+    paper: PaperName = None,
     table: Annotated[str | None, typer.Argument(help="As in table-3 or figure-2. [default: all of the paper]")] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            metavar="SCALE",
-            help="quick (minutes, on the built-in digits; too small to judge by), small (half an hour a table on two "
-            "cores) or paper (as published; made for a GPU). [default: quick]",
-        ),
-    ] = "quick",
-    seeds: Annotated[int | None, typer.Option(help="How many. [default: 3]", min=1)] = None,
-    tune: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GRID",
-            help="First choose among these for every method, on a seed that is not reported, as in "
-            "'rate=0.01,0.1;clip=0.3,1'; `paper` takes the paper's own grid. [default: nothing is tuned]",
-        ),
-    ] = None,
+    scale: ScaleName = "quick",
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds. [default: 3]", min=1)] = None,
+    tune: TuningGrid = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at once. [default: as sizes and cores suggest]")] = None,
     data_dir: DataDir = None,
-    store: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--store", help=f"{STORE} With --index it may be given again: of equal scales the last one counts."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="With --index: the file for the page; of one that has marks for it, that part. [default: the screen]",
-        ),
-    ] = None,
-    keep: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="With --index: keep there what the page is made of, which --store FOLDER takes without the runs.",
-        ),
-    ] = None,
-    show_list: Annotated[
-        bool, typer.Option("--list", help="List tables and figures, of all papers or of one, and run nothing.")
-    ] = False,
-    index: Annotated[bool, typer.Option("--index", help="The page of all that stores have, and run nothing.")] = False,
+    store: Stores = None,
+    output: IndexFile = None,
+    keep: KeepFolder = None,
+    show_list: ShowList = False,
+    index: ShowIndex = False,
     as_json: Json = False,
 ) -> None:
     """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
@@ -120,7 +125,9 @@ def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
         for study in studies:
             if absent[id(study)] and not as_json:
                 lacking = ", ".join(absent[id(study)])
-                typer.echo(f"{study.paper.name} {study.table.name} is left out: {lacking} is not here.", err=True)
+                typer.echo(
+                    f"{study.paper.name} {study.table.name} is left out: its data ({lacking}) are missing.", err=True
+                )
         studies = [study for study in studies if not absent[id(study)]]
     documents = []
     for study in studies:
@@ -152,22 +159,24 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from sordino.papers.claims import rows_of
     from sordino.papers.pages import epsilon_text, interval, measured_text, printed_text
 
     console = Console(markup=False)
-    for column in dict.fromkeys(row["column"] for row in document["rows"]):
+    rows = rows_of(document)
+    for column in dict.fromkeys(row.column for row in rows):
         table = Table("", "printed", "as published", "true ε", "sound", "95 % interval", "ε", title=column)
-        for row in document["rows"]:
-            if row["column"] == column:
-                left_out = bool(row["not_as_published"])
+        for row in rows:
+            if row.column == column:
+                left_out = bool(row.not_as_published)
                 table.add_row(
-                    f"{row['row']} *" if row["ours"] else row["row"],
+                    f"{row.row} *" if row.ours else row.row,
                     printed_text(row),
                     "-" if left_out else measured_text(row, "paper"),
-                    "-" if left_out else epsilon_text(row["paper_epsilon"]),
+                    "-" if left_out else epsilon_text(row.paper_epsilon),
                     measured_text(row, "sound"),
-                    interval(row["sound_interval"], row["measure"]),
-                    epsilon_text(row["epsilon"]),
+                    interval(row.sound_interval, row.measure),
+                    epsilon_text(row.epsilon),
                 )
         console.print(table)
     console.print("* proposed by the paper", style="dim", highlight=False)

@@ -27,7 +27,7 @@ def runs(
         str | None,
         typer.Option(help=f"Only those: {', '.join(STATES[:-1])} or {STATES[-1]}. [default: all but removed]"),
     ] = None,
-    last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
+    last: Annotated[int | None, typer.Option(help="Only this number of the newest. [default: all]", min=1)] = None,
     import_from: Annotated[
         Path | None,
         typer.Option(
@@ -89,10 +89,10 @@ def _import_sentences(found: Any) -> list[str]:
     ]
     number = len(found["imported"])
     told.append(
-        f"Imported what {number} run{'s' if number != 1 else ''} of {found['from']} spent into {found['store']}: it "
-        "counts there in sums over runs and against budget_over_runs."
+        f"Imported the spending of {number} run{'s' if number != 1 else ''} of {found['from']} into {found['store']}. "
+        "It counts there in sums over runs and against budget_over_runs."
     )
-    rest = {"known": "known here already", "without_cost": "cost nobody anything"}
+    rest = {"known": "imported before", "without_cost": "spent nothing"}
     told += [f"{', '.join(found[key])}: {words}." for key, words in rest.items() if found[key]]
     return told
 

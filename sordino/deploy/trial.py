@@ -24,8 +24,8 @@ from sordino.errors import UserError
 from sordino.experiment.budgeting import has_published_noise
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
-from sordino.experiment.result import Summary
 from sordino.federation.rounds import mean, worst
+from sordino.store.run_summary import Summary
 
 ROSTER = "roster.toml"
 DATA = "data.npz"

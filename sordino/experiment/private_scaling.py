@@ -27,13 +27,13 @@ from sordino.data.schema import Number, Schema
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.experiment.result import Summary
 from sordino.experiment.run import start
 from sordino.method import Federation, Message, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Matrix, sends
 from sordino.store import checkpoint as checkpoints
+from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.util.formatting import round_up
 

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""Summing up of a run that has ended: accuracies, epsilons and notes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sordino.terms import Terms
 from sordino.util.formatting import finite_or_none, round_up
 
 ENOUGH = 10
-"""With so many test records, a model that gives them all one class is worth a warning."""
+"""Least number of test records at which a model that gives them all one class is worth a warning."""
 NAMED = 10
-"""How many clients a sentence names."""
+"""Number of clients that a sentence names."""
 SAME = 1e-9
-"""Accuracies nearer than this are the same."""
+"""Difference below which two accuracies are the same."""
 
 
 def summarize(
@@ -132,7 +132,7 @@ def _one_class(reached: Reached | None, data: FederatedData | None, names: Seque
 
 
 def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:
-    """A warning where models give all records one class; of a handful of `records` it would say nothing."""
+    """Warning where models give all records one class; of fewer than `ENOUGH` records it would say nothing."""
     places = np.flatnonzero((figures[:, METRICS.index("one_class")] == 1) & (records >= ENOUGH))
     if not len(places):
         return []
@@ -144,13 +144,13 @@ def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarr
 
 
 def _called(names: Sequence[str]) -> str:
-    """Clients by their names, the first few of many."""
+    """Names of clients, the first few of many."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
 def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> BlendFigures:
-    """The mixture beside its members, each by itself."""
+    """Figures of the mixture and of each of its members."""
     single = {"local": blends.figures("local")[:, 0], "own": own, "global": np.full(len(own), np.nan)}
     if shared is not None:
         single["global"] = shared
@@ -164,13 +164,13 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
 
 
 def against(differences: np.ndarray) -> Against:
-    """How many clients gain and lose by differences of accuracy; those without test records are not counted."""
+    """Number of clients that gain and lose by differences of accuracy; those without test records are not counted."""
     gain, lose = int((differences > SAME).sum()), int((differences < -SAME).sum())
     return {"gain": gain, "lose": lose, "same": int(np.isfinite(differences).sum()) - gain - lose}
 
 
 def _if_public(ledger: Ledger, prepared: Terms) -> list[str]:
-    """What the noise alone would be worth, where something leaves bare beside it."""
+    """Note on what the noise alone would be worth, where something leaves without noise beside it."""
     if not ledger.reasons() or not prepared.method.is_private() or prepared.allowance.known:
         return []
     covered = ledger.covered_epsilon(prepared.budget.delta)
@@ -199,7 +199,8 @@ def _repeated(ledger: Ledger) -> list[str]:
 
 
 def _beyond_budgets(ledger: Ledger, prepared: Terms, names: Sequence[str]) -> list[str]:
-    """Whose records paid more than was allowed, where nothing left bare, which no budget covers."""
+    """Note on clients whose records paid more than was allowed; none where something left without noise, which no
+    budget covers."""
     plan = prepared.allowance.records
     if plan is None or ledger.reasons():
         return []
@@ -207,7 +208,8 @@ def _beyond_budgets(ledger: Ledger, prepared: Terms, names: Sequence[str]) -> li
 
 
 def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> RecordFigures:
-    """At record level: the spread of epsilon over clients, the figure for replacing a record, and who stopped."""
+    """Figures of a run that protects records: spread of epsilon over clients, epsilon for replacing a record, and who
+    stopped."""
     values = sorted(ledger.record_epsilons(delta).values())
     replaced, at = ledger.replaced(delta)
     spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else {}
@@ -221,7 +223,8 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> RecordFigur
 
 
 def _who_stopped(prepared: Terms, ending: Ending, names: Sequence[str]) -> list[str]:
-    """Whose budget was used up and when, who never took part, and whether the run ended before its last round."""
+    """Notes on clients whose budget was used up, on those that never took part, and on a run that ended before its last
+    round."""
     stopped, notes = ending.stopped, []
     by_round: dict[int, list[str]] = {}
     for client, number in stopped.items():

@@ -26,12 +26,12 @@ from sordino.deploy.terms import terms_of
 from sordino.deploy.trial import add_accuracies, lay_out, read_origin
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.result import Summary
 from sordino.federation.rounds import Watch
 from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link, free_port
 from sordino.flower.node import ServerAddress, take_part
+from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.util.files import keep_rotating, rotate, write_output_to
 

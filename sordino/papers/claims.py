@@ -9,20 +9,92 @@ row has an interval below zero that holds together with all others of the column
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sordino.study.sweep import contender
 from sordino.study.verdict import Difference, Sample, difference
 
-Figures = dict[str, Any]
-"""Row of a table in one column, as its JSON document has it."""
 ALONE = "local"
 LOWER = ("loss", "rounds", "seconds")
 """Measures of which less is better."""
 UNTESTED = ("seconds",)
 """Measures that depend on the machine."""
+Kind = Literal["published", "paper", "sound"]
+"""Kinds of figures: as printed, as published and run here, at equal true epsilon."""
 Answer = Literal["holds", "refuted", "not shown", "not tested"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """Row of a repeated table in one column."""
+
+    row: str
+    """Name of the row in the paper's table."""
+    column: str
+    """Name of the column."""
+    method: str
+    """Method with its settings, the tuned ones included."""
+    ours: bool
+    """Whether the paper proposes it."""
+    added: bool = False
+    """Whether it is not in the paper's table: then no claim is made against it."""
+    measure: str
+    """Figure that the column prints."""
+    published: float | None
+    """Number that the paper prints."""
+    nominal: str | None
+    """Epsilon that the paper names."""
+    sound: float | None
+    """Mean over seeds at equal true epsilon; None where a target was not reached with every seed."""
+    sound_by_seed: list[float | None]
+    """Figure of each seed."""
+    sound_interval: list[float] | None
+    """Confidence interval of the mean: low and high."""
+    paper: float | None
+    """Mean over seeds of the mechanism as published."""
+    paper_by_seed: list[float | None]
+    """Figure of each seed."""
+    paper_interval: list[float] | None = None
+    """Confidence interval of the mean: low and high."""
+    epsilon: float | None
+    """True epsilon of the sound variant for the paper's observer; None where it is infinite."""
+    delta: float | None = None
+    """Delta at which `epsilon` holds."""
+    unit: str | None
+    """Unit that `epsilon` protects."""
+    paper_epsilon: float | None
+    """True epsilon of the mechanism as published; None where it is infinite."""
+    not_as_published: str
+    """Reason why it cannot be run as published; empty where it can."""
+    runs: list[str] = dataclasses.field(default_factory=list)
+    """Names of its runs."""
+
+    def figure(self, kind: Kind) -> float | None:
+        """Figure as `published`, of the variant `paper`, or of the variant `sound`."""
+        return {"published": self.published, "paper": self.paper, "sound": self.sound}[kind]
+
+    def by_seed(self, variant: str) -> list[float | None]:
+        """TableRow of a variant, one per seed."""
+        return self.sound_by_seed if variant == "sound" else self.paper_by_seed
+
+    def interval(self, kind: str) -> list[float] | None:
+        """Confidence interval of a variant's figure; None for printed numbers, which have none."""
+        return {"paper": self.paper_interval, "sound": self.sound_interval}.get(kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON document of the row."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> TableRow:
+        """Row that a document of `to_dict` holds."""
+        return cls(**document)
+
+
+def rows_of(document: Mapping[str, Any]) -> list[TableRow]:
+    """Rows of a repeated table's document."""
+    return [TableRow.from_dict(row) for row in document["rows"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,59 +115,60 @@ class ClaimVerdict:
     def nearest(self) -> Difference:
         """Difference of the proposed row that fares best, against its strongest rival."""
         against: dict[str, Difference] = {}
-        for found in sorted(self.differences, key=lambda one: one["mean"]):
-            against.setdefault(found["method"], found)
-        return max(against.values(), key=lambda one: one["mean"])
+        for found in sorted(self.differences, key=lambda one: one.mean):
+            against.setdefault(found.method, found)
+        return max(against.values(), key=lambda one: one.mean)
 
 
-def alone(row: Figures) -> bool:
+def alone(row: TableRow) -> bool:
     """Whether a row is training alone, which is no rival, tuned or not."""
-    return contender(row["method"])[0] == ALONE
+    return contender(row.method)[0] == ALONE
 
 
-def rivals(rows: Sequence[Figures], ours: Figures) -> list[Figures]:
+def rivals(rows: Sequence[TableRow], ours: TableRow) -> list[TableRow]:
     """Rows of a paper's column that a proposed one is claimed to be above."""
-    return [row for row in comparable(rows, ours) if not row.get("added")]
+    return [row for row in comparable(rows, ours) if not row.added]
 
 
-def comparable(rows: Sequence[Figures], ours: Figures) -> list[Figures]:
+def comparable(rows: Sequence[TableRow], ours: TableRow) -> list[TableRow]:
     """Rows of a column that a proposed one can be compared with on equal terms: they protect the same unit, and no
     infinite epsilon is compared with a finite one."""
-    return [row for row in rows if not row["ours"] and not alone(row) and _on_equal_terms(ours, row)]
+    return [row for row in rows if not row.ours and not alone(row) and _on_equal_terms(ours, row)]
 
 
-def judge_claim(column: str, rows: Sequence[Figures]) -> ClaimVerdict:
+def judge_claim(column: str, rows: Sequence[TableRow]) -> ClaimVerdict:
     """Judge the claim in a column of these rows."""
-    measure = rows[0]["measure"]
+    measure = rows[0].measure
     if measure in UNTESTED:
         return ClaimVerdict(column, measure, "not tested", [], [])
-    ours = [row for row in rows if row["ours"] and _complete(row)]
+    ours = [row for row in rows if row.ours and _complete(row)]
     pairs = [(one, rival) for one in ours for rival in rivals(rows, one) if _complete(rival)]
     single = [_difference(one, rival, column, len(ours)) for one, rival in pairs]
     together = [_difference(one, rival, column, len(pairs)) for one, rival in pairs]
     others = [row for row in rows if alone(row) and _complete(row)]
-    more = [(one, row) for one in ours for row in comparable(rows, one) if row.get("added") and _complete(row)]
+    more = [(one, row) for one in ours for row in comparable(rows, one) if row.added and _complete(row)]
     added = [_difference(one, row, column, 1) for one, row in more]
     against_alone = [_difference(one, other, column, 1) for one in ours for other in others]
     answer = _answer(single, together)
     return ClaimVerdict(column, measure, answer, single if answer == "holds" else together, against_alone, added)
 
 
-def _on_equal_terms(ours: Figures, row: Figures) -> bool:
-    protected = {one["unit"] for one in (ours, row) if one["epsilon"] != 0}
-    return len(protected) < 2 and (row["epsilon"] is not None or ours["epsilon"] is None)
+def _on_equal_terms(ours: TableRow, row: TableRow) -> bool:
+    protected = {one.unit for one in (ours, row) if one.epsilon != 0}
+    return len(protected) < 2 and (row.epsilon is not None or ours.epsilon is None)
 
 
-def _complete(row: Figures) -> bool:
+def _complete(row: TableRow) -> bool:
     """Whether a row has a figure for each seed: a target may not have been reached."""
-    return bool(row["sound_by_seed"]) and None not in row["sound_by_seed"]
+    return bool(row.sound_by_seed) and None not in row.sound_by_seed
 
 
-def _difference(row: Figures, other: Figures, column: str, comparisons: int) -> Difference:
+def _difference(row: TableRow, other: TableRow, column: str, comparisons: int) -> Difference:
     """Paired difference of two rows in shares of one, seed by seed."""
-    sign = -1 if row["measure"] in LOWER else 1
+    sign = -1 if row.measure in LOWER else 1
     one, two = (
-        side(found["row"], column, [sign * value / 100 for value in found["sound_by_seed"]]) for found in (row, other)
+        side(found.row, column, [sign * value / 100 for value in found.sound_by_seed if value is not None])
+        for found in (row, other)
     )
     return difference(one, two, comparisons)
 
@@ -112,20 +185,20 @@ def in_words(found: Difference, measure: str) -> str:
     unit = {"loss": " of loss", "rounds": " rounds"}.get(measure, " points")
     unit += ", where less is better," if lower else ""
     sign = -100 if lower else 100
-    text = f"{sign * found['mean']:+.1f}{unit} against {found['against']}"
-    if found["low"] is None or found["high"] is None:
+    text = f"{sign * found.mean:+.1f}{unit} against {found.against}"
+    if found.low is None or found.high is None:
         return f"{text}, from one seed, so chance is not ruled out"
-    low, high = sorted((sign * found["low"], sign * found["high"]))
+    low, high = sorted((sign * found.low, sign * found.high))
     return f"{text}, interval {low:+.1f} to {high:+.1f}"
 
 
 def _answer(single: Sequence[Difference], together: Sequence[Difference]) -> Answer:
     """Answer to a claim: whether one of the proposed rows is above all its rivals, or each of them is below a rival."""
-    if not single or any(one["low"] is None for one in single):
+    if not single or any(one.low is None for one in single):
         return "not tested"
-    names = dict.fromkeys(one["method"] for one in single)
-    if any(all(one["verdict"] == "better" for one in single if one["method"] == name) for name in names):
+    names = dict.fromkeys(one.method for one in single)
+    if any(all(one.verdict == "better" for one in single if one.method == name) for name in names):
         return "holds"
-    if all(any(one["verdict"] == "worse" for one in together if one["method"] == name) for name in names):
+    if all(any(one.verdict == "worse" for one in together if one.method == name) for name in names):
         return "refuted"
     return "not shown"

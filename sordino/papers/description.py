@@ -204,7 +204,7 @@ class Table(_Part):
                 raise ValueError(f"the column {column.name!r} counts rounds to a target, and has no `target`")
             _check_known("row", [column.ours] if column.ours else None, [row.name for row in self.rows])
         if self.measure == "seconds" and self.reference not in [row.name for row in self.rows]:
-            raise ValueError("seconds are told beside those of a row, and `reference` names none")
+            raise ValueError("seconds are ratios to those of a row: `reference` must name one")
         for scale in (self.quick, self.small):
             _check_known("column", scale.columns, [one.name for one in self.columns])
             _check_known("row", scale.rows, [one.name for one in self.rows])
@@ -324,5 +324,5 @@ def find(name: str, table: str | None = None) -> tuple[Paper, list[Table]]:
 def scale_of(scale: str) -> Scale:
     """Check the name of a scale."""
     if scale not in SCALES:
-        raise UserError(f"There is no scale {quoted(scale)}: quick, small and paper are the ones.")
+        raise UserError(f"Unknown scale {quoted(scale)}: choose quick, small or paper.")
     return scale  # type: ignore[return-value]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sordino.errors import writing
+from sordino.papers.claims import Kind, TableRow, rows_of
 from sordino.papers.description import Column, Row
 from sordino.papers.judgement import Judgement
 from sordino.papers.pages import WHAT
@@ -16,7 +17,11 @@ from sordino.papers.runs import Done
 from sordino.report.figures import COLOURS, DASHES
 from sordino.util.plotting import pyplot
 
-PANELS = {"published": "as the paper prints it", "paper": "ours, as published", "sound": "ours, at equal true epsilon"}
+PANELS: dict[Kind, str] = {
+    "published": "as the paper prints it",
+    "paper": "ours, as published",
+    "sound": "ours, at equal true epsilon",
+}
 MOST_PANELS = 4
 
 
@@ -35,10 +40,11 @@ def draw(done: Done, path: Path) -> None:
 
 def _bars(drawing: Any, document: dict[str, Any]) -> Any:
     """Draw a panel for each kind of figure that there is, with a mark for each row at each column."""
-    rows = list(dict.fromkeys(row["row"] for row in document["rows"]))
-    columns = list(dict.fromkeys(row["column"] for row in document["rows"]))
-    at = {(row["row"], row["column"]): row for row in document["rows"]}
-    kinds = [kind for kind in PANELS if any(row[kind] is not None for row in document["rows"])]
+    everything = rows_of(document)
+    rows = list(dict.fromkeys(row.row for row in everything))
+    columns = list(dict.fromkeys(row.column for row in everything))
+    at = {(row.row, row.column): row for row in everything}
+    kinds = [kind for kind in PANELS if any(row.figure(kind) is not None for row in everything)]
     height = 2.2 + 0.3 * len(rows) + 0.12 * len(columns) * len(rows)
     figure, axes = drawing.subplots(
         1,
@@ -67,17 +73,17 @@ def _bars(drawing: Any, document: dict[str, Any]) -> Any:
     return figure
 
 
-def _mark(axis: Any, found: dict[str, Any], kind: str, y: float, colour: str, name: str | None) -> None:
+def _mark(axis: Any, found: TableRow, kind: Kind, y: float, colour: str, name: str | None) -> None:
     """Draw one figure with its interval; the mark of the proposed method is filled."""
-    value = found[kind]
+    value = found.figure(kind)
     if value is None:
-        axis.errorbar([], [], fmt="o", color=colour, mfc=colour if found["ours"] else "white", label=name)
+        axis.errorbar([], [], fmt="o", color=colour, mfc=colour if found.ours else "white", label=name)
         return
-    interval = found.get(f"{kind}_interval")
+    interval = found.interval(kind)
     error = None if interval is None else [[value - interval[0]], [interval[1] - value]]
     look = {"color": colour, "markersize": 6, "capsize": 2, "lw": 1.2}
-    axis.errorbar([value], [y], xerr=error, fmt="o", mfc=colour if found["ours"] else "white", label=name, **look)
-    shown = f"{value:.2f}" if found["measure"] in ("loss", "seconds") else f"{value:.1f}"
+    axis.errorbar([value], [y], xerr=error, fmt="o", mfc=colour if found.ours else "white", label=name, **look)
+    shown = f"{value:.2f}" if found.measure in ("loss", "seconds") else f"{value:.1f}"
     axis.annotate(shown, (value, y), xytext=(0, 4), textcoords="offset points", fontsize=6.5, ha="center", color=colour)
 
 

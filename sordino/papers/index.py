@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from sordino.errors import UserError, writing
-from sordino.papers.claims import LOWER, ClaimVerdict, in_words, judge_claim, rivals
+from sordino.papers.claims import LOWER, ClaimVerdict, Kind, TableRow, in_words, judge_claim, rivals, rows_of
 from sordino.papers.description import SCALES, Paper
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.pages import Document, epsilon_text, folder_of, interval, measured_text, printed_text
@@ -134,16 +135,16 @@ def _seeds(document: Document) -> str:
 def _line(document: Document, claim: str) -> list[str]:
     """Line of a repeated table: how it is run, its claim, and the figures of one column."""
     run = _command(document).replace(f"`{document['paper']} ", "`", 1)
-    return [run, claim, *(_best_rows(document, key) for key in ("published", "paper", "sound"))]
+    return [run, claim, *(_best_rows(document, kind) for kind in get_args(Kind))]
 
 
-def _rows(document: Document, column: str) -> list[Document]:
-    return [row for row in document["rows"] if row["column"] == column]
+def _rows(document: Document, column: str) -> list[TableRow]:
+    return [row for row in rows_of(document) if row.column == column]
 
 
 def _columns(document: Document) -> list[ClaimVerdict]:
     """Claim in each column, judged from the figures of its seeds."""
-    names = dict.fromkeys(row["column"] for row in document["rows"])
+    names = dict.fromkeys(row.column for row in rows_of(document))
     return [judge_claim(name, _rows(document, name)) for name in names]
 
 
@@ -152,48 +153,49 @@ def _headline(document: Document) -> ClaimVerdict:
     return next(one for one in _columns(document) if one.column == document["headline"])
 
 
-def _best(rows: Sequence[Document], key: str) -> list[Document]:
+def _best(rows: Sequence[TableRow], kind: Kind) -> list[TableRow]:
     """Row with the best figure, if one has any."""
-    known = [row for row in rows if row[key] is not None]
-    return sorted(known, key=lambda row: row[key] if row["measure"] in LOWER else -row[key])[:1]
+    known = [(figure, row) for row in rows if (figure := row.figure(kind)) is not None]
+    ranked = sorted(known, key=lambda pair: pair[0] if pair[1].measure in LOWER else -pair[0])
+    return [row for _, row in ranked[:1]]
 
 
-def _ours(document: Document, key: str) -> Document:
+def _ours(document: Document, kind: Kind) -> TableRow:
     """Row of the headline's column that the paper proposes: of several, the best one."""
     rows = _rows(document, document["headline"])
-    proposed = [row for row in rows if row["ours"]] or rows
-    return (_best(proposed, key) or proposed)[0]
+    proposed = [row for row in rows if row.ours] or rows
+    return (_best(proposed, kind) or proposed)[0]
 
 
-def _best_rows(document: Document, key: str) -> str:
+def _best_rows(document: Document, kind: Kind) -> str:
     """Cell with the proposed row and the best of its rivals: as printed, as published or at equal true epsilon."""
-    ours = _ours(document, key)
-    if ours[key] is None:
-        return "-" if key == "published" else measured_text(ours, key)
-    best = _best(rivals(_rows(document, document["headline"]), ours), key)
-    told = "; ".join(_figure(row, key) for row in (ours, *best))
-    return f"{told}; {_terms(ours)}" if key == "sound" else told
+    ours = _ours(document, kind)
+    if ours.figure(kind) is None:
+        return "-" if kind == "published" else measured_text(ours, kind)
+    best = _best(rivals(_rows(document, document["headline"]), ours), kind)
+    told = "; ".join(_figure(row, kind) for row in (ours, *best))
+    return f"{told}; {_terms(ours)}" if kind == "sound" else told
 
 
-def _terms(row: Document) -> str:
-    return "without privacy" if row["epsilon"] is None else f"epsilon {epsilon_text(row['epsilon'])}"
+def _terms(row: TableRow) -> str:
+    return "without privacy" if row.epsilon is None else f"epsilon {epsilon_text(row.epsilon)}"
 
 
-def _figure(row: Document, key: str) -> str:
-    text = f"{row['row']} {printed_text(row) if key == 'published' else measured_text(row, key)}"
-    if key == "paper":
-        return f"{text} ({epsilon_text(row['paper_epsilon'])})"
-    known = key == "sound" and row["sound_interval"] is not None
-    return f"{text} ({interval(row['sound_interval'], row['measure'])})" if known else text
+def _figure(row: TableRow, kind: Kind) -> str:
+    text = f"{row.row} {printed_text(row) if kind == 'published' else measured_text(row, kind)}"
+    if kind == "paper":
+        return f"{text} ({epsilon_text(row.paper_epsilon)})"
+    known = kind == "sound" and row.sound_interval is not None
+    return f"{text} ({interval(row.sound_interval, row.measure)})" if known else text
 
 
 def _epsilons(document: Document) -> str:
     """Cell with the epsilon that a paper names, and the true one of its mechanism at its noise."""
     ours = _ours(document, "paper")
-    named = f"{ours['nominal']} named" if ours["nominal"] else "none named"
-    if ours["not_as_published"]:
-        return f"{named}; not run, as {ours['not_as_published']}"
-    return f"{named}, {epsilon_text(ours['paper_epsilon'])} true"
+    named = f"{ours.nominal} named" if ours.nominal else "none named"
+    if ours.not_as_published:
+        return f"{named}; not run, as {ours.not_as_published}"
+    return f"{named}, {epsilon_text(ours.paper_epsilon)} true"
 
 
 def _verdict(document: Document) -> str:
@@ -227,7 +229,7 @@ def _difference(head: ClaimVerdict) -> str:
 
 
 def _against_alone(columns: Sequence[ClaimVerdict]) -> str:
-    found = [one["verdict"] for column in columns for one in column.alone]
+    found = [one.verdict for column in columns for one in column.alone]
     if not found:
         return ""
     counts = Counter(found)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sordino.version
-from sordino.papers.claims import UNTESTED, in_words, judge_claim, side
+from sordino.papers.claims import UNTESTED, TableRow, in_words, judge_claim, side
 from sordino.papers.description import Column, Row, Variant
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.runs import Done, Outcome
@@ -53,11 +53,13 @@ class Judgement:
                 for name in settings
             },
             "published_note": table.published_note,
-            "rows": [row for rows in self._figures for row in rows],
-            "differences": [found for one in self.by_column for found in (*one.differences, *one.added, *one.alone)],
+            "rows": [row.to_dict() for rows in self._figures for row in rows],
+            "differences": [
+                found.to_dict() for one in self.by_column for found in (*one.differences, *one.added, *one.alone)
+            ],
             "answers": {one.column: one.answer for one in self.by_column},
             "figures": [repeat_figure(figure) for figure in table.figures],
-            "tuned": done.tuned,
+            "tuned": [one.to_dict() for one in done.tuned],
             "tuning": tuning_sentences(done.tuned, done.paper.view),
             "headline": self._headline().name,
             "verdict": self.verdict(),
@@ -68,40 +70,42 @@ class Judgement:
         told = [*self._claim(), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
 
-    def _row(self, row: Row, column: Column) -> dict[str, Any]:
+    def _row(self, row: Row, column: Column) -> TableRow:
         sound, paper = (self.outcome(row, column, variant) for variant in ("sound", "paper"))  # type: ignore[arg-type]
-        why = row.unpublished or column.unpublished
-        return {
-            "row": row.name,
-            "column": column.name,
-            "method": sound.method if sound else row.method,
-            "ours": self._table.proposes(row, column),
-            "added": row.added,
-            "measure": self._table.measured(column),
-            "published": self._table.printed(row, column),
-            "nominal": column.nominal,
-            **self._means(row, column),
-            "epsilon": sound.epsilon if sound else None,
-            "delta": sound.delta if sound else None,
-            "unit": sound.unit if sound else None,
-            "paper_epsilon": paper.epsilon if paper else None,
-            "not_as_published": why,
-            "runs": [*(sound.runs if sound else []), *(paper.runs if paper else [])],
-        }
+        mean, by_seed, interval = self._mean(sound, row, column, "sound")
+        paper_mean, paper_by_seed, paper_interval = self._mean(paper, row, column, "paper")
+        return TableRow(
+            row=row.name,
+            column=column.name,
+            method=sound.method if sound else row.method,
+            ours=self._table.proposes(row, column),
+            added=row.added,
+            measure=self._table.measured(column),
+            published=self._table.printed(row, column),
+            nominal=column.nominal,
+            sound=mean,
+            sound_by_seed=by_seed,
+            sound_interval=interval,
+            paper=paper_mean,
+            paper_by_seed=paper_by_seed,
+            paper_interval=paper_interval,
+            epsilon=sound.epsilon if sound else None,
+            delta=sound.delta if sound else None,
+            unit=sound.unit if sound else None,
+            paper_epsilon=paper.epsilon if paper else None,
+            not_as_published=row.unpublished or column.unpublished,
+            runs=[*(sound.runs if sound else []), *(paper.runs if paper else [])],
+        )
 
-    def _means(self, row: Row, column: Column) -> dict[str, Any]:
-        """Mean, interval and single values, of the sound variant and of the published one."""
-        found: dict[str, Any] = {}
-        for variant in ("sound", "paper"):
-            outcome = self.outcome(row, column, variant)  # type: ignore[arg-type]
-            values = self._values(outcome, row, column, variant) if outcome else []  # type: ignore[arg-type]
-            known = [value for value in values if value is not None]
-            mean = sum(known) / len(known) if values and len(known) == len(values) else None
-            found[variant] = mean
-            found[f"{variant}_by_seed"] = values
-            held = self._table.measured(column) in SHARES
-            found[f"{variant}_interval"] = _interval(known, held) if mean is not None and len(known) > 1 else None
-        return found
+    def _mean(
+        self, outcome: Outcome | None, row: Row, column: Column, variant: Variant
+    ) -> tuple[float | None, list[float | None], list[float] | None]:
+        """Mean over seeds, figure of each seed, and interval of the mean; None where there is none."""
+        values = self._values(outcome, row, column, variant) if outcome else []
+        known = [value for value in values if value is not None]
+        mean = sum(known) / len(known) if values and len(known) == len(values) else None
+        share = self._table.measured(column) in SHARES
+        return mean, values, _interval(known, share) if mean is not None and len(known) > 1 else None
 
     def _values(self, outcome: Outcome, row: Row, column: Column, variant: Variant) -> list[float | None]:
         """Figure of each seed; seconds are a ratio to those of the reference row."""
@@ -130,14 +134,14 @@ class Judgement:
         ]
         head = next((one for one in columns if one.column == self._headline().name), columns[0])
         found = head.nearest()
-        tested = f": {found['verdict']}" if found["low"] is not None else ""
-        told.append(f"{head.column}: {found['method']} {in_words(found, head.measure)}{tested}.")
+        tested = f": {found.verdict}" if found.low is not None else ""
+        told.append(f"{head.column}: {found.method} {in_words(found, head.measure)}{tested}.")
         return told
 
     def _added(self) -> list[str]:
         head = next(one for one in self.by_column if one.column == self._headline().name)
         return [
-            f"{head.column}: {found['method']} {in_words(found, head.measure)}, which is not in the paper's table."
+            f"{head.column}: {found.method} {in_words(found, head.measure)}, which is not in the paper's table."
             for found in head.added
         ]
 
@@ -156,7 +160,7 @@ class Judgement:
         found = [difference for one in self.by_column for difference in one.alone]
         if not found:
             return []
-        counts = Counter(one["verdict"] for one in found)
+        counts = Counter(one.verdict for one in found)
         return [
             f"Against training alone, which spends no privacy, it is better in {counts['better']} of {len(found)} "
             f"comparison{'s' if len(found) != 1 else ''} and worse in {counts['worse']}."
@@ -179,9 +183,9 @@ class Judgement:
 def _interval(values: Sequence[float], share: bool) -> list[float]:
     """Student's interval of a mean over seeds; of a share, as far as it lies from 0 to 100 %."""
     found = difference(side("", "", values), side("", "", [0.0] * len(values)))
-    assert found["low"] is not None
-    assert found["high"] is not None
-    return [max(0.0, found["low"]), min(100.0, found["high"])] if share else [found["low"], found["high"]]
+    assert found.low is not None
+    assert found.high is not None
+    return [max(0.0, found.low), min(100.0, found.high)] if share else [found.low, found.high]
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:

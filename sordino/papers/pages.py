@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import writing
+from sordino.papers.claims import TableRow, rows_of
+from sordino.papers.description import Variant
 from sordino.report.wording import epsilon_words, latex_text, markdown_table
+from sordino.study.verdict import Difference
 from sordino.util.files import write_whole
 
 Document = dict[str, Any]
@@ -45,7 +48,7 @@ def write(document: Document, store: Path) -> Path:
         with stem.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS)
             writer.writeheader()
-            writer.writerows(_record(row, document["seeds"]) for row in document["rows"])
+            writer.writerows(_record(row, document["seeds"]) for row in rows_of(document))
     return page
 
 
@@ -81,7 +84,7 @@ def _scale(document: Document) -> str:
 
 
 def _columns(document: Document) -> list[str]:
-    return list(dict.fromkeys(row["column"] for row in document["rows"]))
+    return list(dict.fromkeys(row.column for row in rows_of(document)))
 
 
 def _table(document: Document, column: str) -> str:
@@ -89,19 +92,19 @@ def _table(document: Document, column: str) -> str:
     head = ["", "published", "as published", "true epsilon", "sound", "interval", "epsilon"]
     body = [
         [
-            f"**{row['row']}**" if row["ours"] else row["row"],
+            f"**{row.row}**" if row.ours else row.row,
             printed_text(row),
-            "-" if row["not_as_published"] else measured_text(row, "paper"),
-            "-" if row["not_as_published"] else epsilon_text(row["paper_epsilon"]),
+            "-" if row.not_as_published else measured_text(row, "paper"),
+            "-" if row.not_as_published else epsilon_text(row.paper_epsilon),
             measured_text(row, "sound"),
-            interval(row["sound_interval"], row["measure"]),
-            epsilon_text(row["epsilon"]),
+            interval(row.sound_interval, row.measure),
+            epsilon_text(row.epsilon),
         ]
-        for row in document["rows"]
-        if row["column"] == column
+        for row in rows_of(document)
+        if row.column == column
     ]
     reasons = dict.fromkeys(
-        row["not_as_published"] for row in document["rows"] if row["column"] == column and row["not_as_published"]
+        row.not_as_published for row in rows_of(document) if row.column == column and row.not_as_published
     )
     answer = document["answers"].get(column, "not tested")
     told = f"Claim at equal true epsilon: {answer}."
@@ -114,14 +117,14 @@ def _differences(document: Document) -> str:
     head = ["column", "method", "against", "better by", "95 % interval", "verdict"]
     body = [
         [
-            found["at"]["column"],
-            found["method"],
-            found["against"],
-            f"{100 * found['mean']:+.2f}",
-            "-" if found["low"] is None else f"{100 * found['low']:+.2f} to {100 * found['high']:+.2f}",
-            f"{found['verdict']} ({found['seeds']} seed{'s' if found['seeds'] != 1 else ''})",
+            found.at["column"],
+            found.method,
+            found.against,
+            f"{100 * found.mean:+.2f}",
+            "-" if found.low is None or found.high is None else f"{100 * found.low:+.2f} to {100 * found.high:+.2f}",
+            f"{found.verdict} ({found.seeds} seed{'s' if found.seeds != 1 else ''})",
         ]
-        for found in document["differences"]
+        for found in map(Difference.from_dict, document["differences"])
     ]
     return markdown_table(head, body)
 
@@ -151,11 +154,11 @@ def figure(value: float | None, measure: str) -> str:
     return f"{value:.1f}"
 
 
-def printed_text(row: Document) -> str:
+def printed_text(row: TableRow) -> str:
     """Format the number that the paper prints, with its own digits."""
-    if row["published"] is None:
+    if row.published is None:
         return "-"
-    return f"{row['published']:g}{'x' if row['measure'] == 'seconds' else ''}"
+    return f"{row.published:g}{'x' if row.measure == 'seconds' else ''}"
 
 
 def interval(found: Sequence[float] | None, measure: str) -> str:
@@ -168,24 +171,24 @@ def epsilon_text(epsilon: float | None) -> str:
     return epsilon_words(epsilon, "infinite")
 
 
-def measured_text(row: Document, variant: str) -> str:
+def measured_text(row: TableRow, variant: Variant) -> str:
     """Format the figure of a row in a variant; a target may not have been reached with every seed."""
-    if row["measure"] == "rounds" and row[variant] is None and row[f"{variant}_by_seed"]:
+    if row.measure == "rounds" and row.figure(variant) is None and row.by_seed(variant):
         return NEVER
-    return figure(row[variant], row["measure"])
+    return figure(row.figure(variant), row.measure)
 
 
-def _record(row: Document, seeds: int) -> Document:
+def _record(row: TableRow, seeds: int) -> Document:
     """A row of the CSV; an infinite epsilon is written inf."""
     ends = {
-        f"{variant}_{end}": None if row[f"{variant}_interval"] is None else row[f"{variant}_interval"][place]
+        f"{variant}_{end}": None if (found := row.interval(variant)) is None else found[place]
         for variant in ("sound", "paper")
         for place, end in enumerate(("low", "high"))
     }
-    infinite: dict[str, float | None] = {"epsilon": _infinite(row["epsilon"])}
-    infinite["paper_epsilon"] = None if row["not_as_published"] else _infinite(row["paper_epsilon"])
-    found = {**row, **ends, **infinite, "seeds": seeds, "runs": " ".join(row["runs"])}
-    return {name: found[name] for name in FIELDS}
+    infinite: dict[str, float | None] = {"epsilon": _infinite(row.epsilon)}
+    infinite["paper_epsilon"] = None if row.not_as_published else _infinite(row.paper_epsilon)
+    record = {**row.to_dict(), **ends, **infinite, "seeds": seeds, "runs": " ".join(row.runs)}
+    return {name: record[name] for name in FIELDS}
 
 
 def _infinite(epsilon: float | None) -> float:
@@ -195,8 +198,8 @@ def _infinite(epsilon: float | None) -> float:
 def latex(document: Document) -> str:
     """Format the table for LaTeX, with the package booktabs."""
     columns = _columns(document)
-    rows = list(dict.fromkeys(row["row"] for row in document["rows"]))
-    at = {(row["row"], row["column"]): row for row in document["rows"]}
+    rows = list(dict.fromkeys(row.row for row in rows_of(document)))
+    at = {(row.row, row.column): row for row in rows_of(document)}
     lines = [
         f"% {document['command']}",
         "% published / as published (true epsilon) / sound (half width of the 95 % interval)",
@@ -211,13 +214,13 @@ def latex(document: Document) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tex_cell(row: Document) -> str:
-    measure = row["measure"]
-    paper = "--" if row["not_as_published"] else figure(row["paper"], measure)
-    if not row["not_as_published"]:
-        paper += " (" + epsilon_words(row["paper_epsilon"], r"$\infty$") + ")"
-    sound = figure(row["sound"], measure)
-    if row["sound_interval"] is not None:
-        low, high = row["sound_interval"]
+def _tex_cell(row: TableRow) -> str:
+    measure = row.measure
+    paper = "--" if row.not_as_published else figure(row.paper, measure)
+    if not row.not_as_published:
+        paper += " (" + epsilon_words(row.paper_epsilon, r"$\infty$") + ")"
+    sound = figure(row.sound, measure)
+    if row.sound_interval is not None:
+        low, high = row.sound_interval
         sound += rf" $\pm$ {figure((high - low) / 2, measure)}"
     return f"{printed_text(row)} / {paper} / {sound}"

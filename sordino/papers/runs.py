@@ -16,8 +16,8 @@ from sordino.data.sources import SOURCES, catalogue
 from sordino.errors import UserError
 from sordino.experiment.config import BUDGETS, Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
-from sordino.experiment.result import Summary
 from sordino.papers.description import Column, Keys, Measure, Paper, Row, Scale, Table, Variant
+from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.parallel import results_of
 from sordino.study.sweep import Cell, Sweep, cells, contender, grid_of
@@ -130,7 +130,7 @@ class Study:
         wanted: dict[tuple[str, str, Variant, int], Cell] = {}
         methods: dict[tuple[str, str], str] = {}
         for column in self.columns:
-            chosen = {one["method"]: one["chosen"] for one in tuned.get(self.table.setting_of(column), [])}
+            chosen = {one.method: one.chosen for one in tuned.get(self.table.setting_of(column), [])}
             named = {name: chosen.get(method, method) for name, method in self._methods(column).items()}
             methods |= {(name, column.name): method for name, method in named.items()}
             wanted |= self._wanted(named, seeds, [column])

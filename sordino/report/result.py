@@ -14,8 +14,6 @@ from sordino.report.wording import UNPROTECTED, neighbour_words, percent, protec
 from sordino.store.run_summary import Summary
 from sordino.store.spending import OverRuns
 from sordino.study.compare import Comparison
-from sordino.study.tuning import Tuned
-from sordino.study.verdict import Difference
 from sordino.util.formatting import delta_text
 
 if TYPE_CHECKING:
@@ -79,9 +77,9 @@ class ComparisonResult:
         return self.comparison.verdict
 
     @property
-    def differences(self) -> list[Difference]:
-        """Tests behind the verdict."""
-        return self.comparison.differences
+    def differences(self) -> list[dict[str, Any]]:
+        """Tests behind the verdict: paired differences over seeds."""
+        return [one.to_dict() for one in self.comparison.differences]
 
     @property
     def over_runs(self) -> list[OverRuns]:
@@ -94,9 +92,9 @@ class ComparisonResult:
         return self.comparison.sweep
 
     @property
-    def tuned(self) -> list[Tuned]:
+    def tuned(self) -> list[dict[str, Any]]:
         """Settings chosen for each method, and what choosing them would have cost."""
-        return self.comparison.tuned
+        return [one.to_dict() for one in self.comparison.tuned]
 
     @property
     def same(self) -> dict[str, str]:

@@ -226,8 +226,7 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             f"A model was trained on the data of {len(found.clients) + found.others} clients: {whom}. The data set is "
             f"{found.data}.{records}",
             f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
-            f"to tell {_join(found.classes)} apart{column}. The method was {found.method}, and the training took "
-            f"{found.rounds} rounds.",
+            f"to tell {_join(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds.",
             _machines(found),
         ],
         "What a record holds": [_holds(found)],

@@ -107,7 +107,7 @@ class ComparisonRow:
         by_seed = [
             SeedFigures(one["seed"], one["run"], {name: one[name] for name in FIGURES}) for one in document["by_seed"]
         ]
-        return cls(**{"curves": [], **known, "accuracy": accuracy, "by_seed": by_seed})
+        return cls(**{"curves": [], **known, "unit": Unit(document["unit"]), "accuracy": accuracy, "by_seed": by_seed})
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +137,12 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """JSON document of the comparison, without the curves, which the store has."""
         rows = [{key: value for key, value in row.to_dict().items() if key != "curves"} for row in self.rows]
-        return {**{part.name: getattr(self, part.name) for part in dataclasses.fields(self)}, "rows": rows}
+        found = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
+        return found | {
+            "rows": rows,
+            "differences": [one.to_dict() for one in self.differences],
+            "tuned": [one.to_dict() for one in self.tuned],
+        }
 
     def __repr__(self) -> str:
         names = list(dict.fromkeys(row.method for row in self.rows))
@@ -180,7 +185,7 @@ def compare(
     if grid:
         others = range(reported.stop, reported.stop + tuning_seeds)
         tuned = tune(_ground(experiment, others, display, jobs), methods, grid)
-        methods = list(dict.fromkeys(one["chosen"] for one in tuned))
+        methods = list(dict.fromkeys(one.chosen for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
     same = _same(methods, wanted)
     for name, first in same.items():

@@ -14,9 +14,9 @@ from typing import Any
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.experiment.result import Summary
 from sordino.experiment.run import resume, start
 from sordino.federation.rounds import RoundReport, Watch
+from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.sweep import Cell
 from sordino.util.display import Display, Telling

@@ -103,7 +103,7 @@ def check_keys(sweep: Sweep, methods: Sequence[str]) -> None:
     """Refuse keys that no study can go through."""
     for key in sweep:
         if key in FIXED:
-            raise UserError(f"{key!r} cannot be gone through: {ELSEWHERE}.")
+            raise UserError(f"{key!r} cannot be swept over: {ELSEWHERE}.")
         if key not in KEYS:
             check_known(key, [contender(text)[0] for text in methods], KEYS)
 

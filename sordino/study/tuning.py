@@ -7,17 +7,17 @@ afterwards is the cost of the last run alone, so the cost of choosing is printed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import KEYS
 from sordino.experiment.hyperparameters import bracketed, concerns
-from sordino.experiment.result import Summary
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
+from sordino.store.run_summary import Summary
 from sordino.store.spending import sum_up
 from sordino.study.sweep import Cell, Sweep, check_keys, contender, points
 from sordino.util.formatting import round_up
@@ -28,7 +28,8 @@ Results = dict[str, list[Summary]]
 """Runs of each contender, one per seed."""
 
 
-class Tuned(TypedDict):
+@dataclass(frozen=True)
+class Tuned:
     """Settings chosen for a method."""
 
     method: str
@@ -43,6 +44,10 @@ class Tuned(TypedDict):
     """Unit that `epsilon` protects: one record where the tries deal the records to clients in different ways."""
     epsilon: dict[View, float | None]
     """Cost of all tries together, as if they had been made on the people whose data these are."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON document of the choice."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -129,27 +134,27 @@ def _choice(text: str, ground: Ground, results: Results) -> Tuned:
     everything = list({result.run: result for found in results.values() for result in found}.values())
     first = everything[0]
     total = sum_up([result.spent for result in everything], first.unit, first.delta)
-    return {
-        "method": text,
-        "chosen": best,
-        "tries": len(results),
-        "runs": len(everything),
-        "accuracy": ground.accuracy(results[best]),
-        "unit": total["unit"],
-        "epsilon": total["epsilon"],
-    }
+    return Tuned(
+        method=text,
+        chosen=best,
+        tries=len(results),
+        runs=len(everything),
+        accuracy=ground.accuracy(results[best]),
+        unit=total["unit"],
+        epsilon=total["epsilon"],
+    )
 
 
 def sentences(tuned: Sequence[Tuned], view: View) -> list[str]:
     """Sentences on what was chosen and what choosing would have cost."""
     told = []
     for one in tuned:
-        epsilon = one["epsilon"][view]
+        epsilon = one.epsilon[view]
         figure = "an infinite epsilon" if epsilon is None else f"epsilon {round_up(epsilon)}"
-        cost = "nothing" if epsilon == 0 else f"one {one['unit']} {figure}"
+        cost = "nothing" if epsilon == 0 else f"one {one.unit} {figure}"
         told.append(
-            f"Tuned {one['method']}: {one['chosen']} is the best of {one['tries']} on seeds that are not reported. On "
-            f"the same people its {one['runs']} run{'s' if one['runs'] != 1 else ''} would have cost {cost} for the "
+            f"Tuned {one.method}: {one.chosen} is the best of {one.tries} on seeds that are not reported. On "
+            f"the same people its {one.runs} run{'s' if one.runs != 1 else ''} would have cost {cost} for the "
             f"{view}, besides the runs above."
         )
     return told

@@ -9,9 +9,9 @@ this method gain over training alone?" is a question of its own for each method,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.special import stdtrit
@@ -28,18 +28,33 @@ MORE_SEEDS = (5, 10, 20)
 Answer = Literal["better", "worse", "no difference shown", "not tested"]
 
 
-class Difference(TypedDict):
+@dataclass(frozen=True)
+class Difference:
     """Difference between the accuracies of two methods' personal models, in shares of one."""
 
     method: str
     against: str
-    mean: float
-    low: float | None
-    high: float | None
-    seeds: int
-    verdict: Answer
+    """Method that `method` is compared with."""
     at: dict[str, Any]
     """Values of the keys that a comparison goes through."""
+    mean: float
+    """Mean over seeds; positive where `method` is better."""
+    low: float | None
+    """Lower end of the confidence interval; None where the difference is not tested."""
+    high: float | None
+    """Upper end of the confidence interval; None where the difference is not tested."""
+    seeds: int
+    """Number of seeds that both methods have."""
+    verdict: Answer
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON document of the difference."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Difference:
+        """Difference that a document of `to_dict` holds."""
+        return cls(**document)
 
 
 @dataclass(frozen=True)
@@ -67,16 +82,7 @@ def difference(one: Sample, other: Sample, comparisons: int = 1) -> Difference:
         half = float(values.std(ddof=1)) * _half_width(count, comparisons)
         low, high = mean - half, mean + half
         verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
-    return {
-        "method": one.method,
-        "against": other.method,
-        "at": one.at,
-        "mean": mean,
-        "low": low,
-        "high": high,
-        "seeds": count,
-        "verdict": verdict,
-    }
+    return Difference(one.method, other.method, one.at, mean, low, high, count, verdict)
 
 
 def _half_width(seeds: int, comparisons: int) -> float:
@@ -87,12 +93,12 @@ def _half_width(seeds: int, comparisons: int) -> float:
 
 def sentence(found: Difference) -> str:
     """Sentence on a difference."""
-    lead = f"{found['method']} against {found['against']}: {_points(found['mean'])} points"
-    if found["low"] is None or found["high"] is None:
-        seeds = "one seed" if found["seeds"] == 1 else "no seed in common"
+    lead = f"{found.method} against {found.against}: {_points(found.mean)} points"
+    if found.low is None or found.high is None:
+        seeds = "one seed" if found.seeds == 1 else "no seed in common"
         return f"{lead}, from {seeds}, so chance is not ruled out."
-    interval = f"{CONFIDENCE:.0%} interval {_points(found['low'])} to {_points(found['high'])}"
-    return f"{lead}, {interval} over {found['seeds']} seeds: {found['verdict']}."
+    interval = f"{CONFIDENCE:.0%} interval {_points(found.low)} to {_points(found.high)}"
+    return f"{lead}, {interval} over {found.seeds} seeds: {found.verdict}."
 
 
 def _points(share: float) -> str:
@@ -151,8 +157,8 @@ def _verdict(
     sentences += _too_few_seeds(found, rivals)
     for (row, alone), one in zip(against_best + against_alone, found, strict=True):
         if row in private and alone in free:
-            sentences += _pays(one["verdict"], row, alone)
-        if row in free and alone in private and one["verdict"] == "better":
+            sentences += _pays(one.verdict, row, alone)
+        if row in free and alone in private and one.verdict == "better":
             sentences += _pays("worse", alone, row)
     return sentences, found
 
@@ -166,9 +172,9 @@ def _mean(row: ComparisonRow) -> float:
 
 def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
     """Sentence on what more seeds would do, where so many rivals cannot all be told apart with the present ones."""
-    seeds = max(one["seeds"] for one in found)
+    seeds = max(one.seeds for one in found)
     more = next((number for number in MORE_SEEDS if number > seeds), None)
-    open_ones = [one for one in found if one["verdict"] == "no difference shown"]
+    open_ones = [one for one in found if one.verdict == "no difference shown"]
     if rivals < 2 or seeds < 2 or more is None or not open_ones:
         return []
     ratio = _half_width(seeds, rivals) / _half_width(more, rivals)

@@ -229,7 +229,7 @@ class _File:
         made: list[nn.Module | None] = [self.about.build(flat) for flat in trained]
         own = self._own(client) if client in self._rows else None
         server, averaged = (self._of_server(name, client, width) for name in ("global", "averaged"))
-        return mixed([*made, own, averaged, server, averaged], *(self.tensor(name)[row] for name in RULES))
+        return mix([*made, own, averaged, server, averaged], *(self.tensor(name)[row] for name in RULES))
 
     def _of_server(self, name: str, client: int, width: int) -> nn.Module | None:
         """Server's model of a client, if there is one."""
@@ -243,7 +243,7 @@ class _File:
         return self.about.build(self._file.get_slice("personal")[row : row + 1].reshape(-1))
 
 
-def mixed(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, labels: Tensor) -> nn.Module:
+def mix(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, labels: Tensor) -> nn.Module:
     """Mix the networks that exist."""
     there = {place: one for place, one in enumerate(networks) if one is not None and weights[place] > 0}
     rules = (rule[list(there)] for rule in (weights, powers, offsets(labels)))

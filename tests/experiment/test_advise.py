@@ -167,7 +167,7 @@ def test_without_privacy_there_is_no_budget_to_advise_on(tmp_path: Path) -> None
 )
 def test_what_is_about_data_is_refused_where_there_are_none(option: str) -> None:
     told = refused("advise", "--clients=10", "--records=50", f"--{option}=mlp")
-    assert told.startswith(f"--{option} needs the data that it is for: name them with --data")
+    assert told.startswith(f"--{option} needs data: name them with --data")
     assert ("give --parameters" in told) == (option == "model")
 
 

@@ -232,7 +232,7 @@ def test_any_key_and_any_hyper_parameter_is_gone_through(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("sweep", "sentence"),
     [
-        ({"seed": [1, 2]}, "'seed' cannot be gone through"),
+        ({"seed": [1, 2]}, "'seed' cannot be swept over"),
         ({"epsilom": [1, 2]}, "did you mean 'epsilon'"),
         ({"tau": [1, 2]}, "no hyper-parameter of these methods called 'tau'"),
         ({"epsilon": [0, 1]}, "epsilon cannot be 0"),
@@ -252,10 +252,10 @@ def test_tuning_chooses_on_seeds_that_are_not_reported(tmp_path: Path) -> None:
     grid = {"rate": [1e-6, 0.3]}
     found = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, grid=grid)
     assert [row.method for row in found.rows] == ["local[rate=0.3]", "dp-fedavg[rate=0.3]"]
-    assert [one["tries"] for one in found.tuned] == [2, 2]
+    assert [one.tries for one in found.tuned] == [2, 2]
     twice = epsilon_of(2**0.5 * mu_of(4, 1e-5), 1e-5)
-    assert found.tuned[1]["epsilon"]["outsider"] == pytest.approx(twice, rel=1e-6)
-    assert found.tuned[0]["epsilon"]["outsider"] == 0
+    assert found.tuned[1].epsilon["outsider"] == pytest.approx(twice, rel=1e-6)
+    assert found.tuned[0].epsilon["outsider"] == 0
     seeds = [(row.configuration["seed"], row.configuration["set"]["rate"]) for row in Store(tmp_path).all()]
     assert sorted(seeds) == [(0, 0.3), (0, 0.3), (1, 1e-6), (1, 1e-6), (1, 0.3), (1, 0.3)]
 

@@ -137,7 +137,7 @@ def test_every_run_s_spending_is_taken_over_once(earlier: bool, old: Path, tmp_p
     assert total(new, Unit.RECORD) == total(new, Unit.RECORD) | {"runs": 3}
     assert contents(old) == before, "nothing is written there"
     told = command("runs", "--import", old, "--store", tmp_path / "third").out
-    assert "Imported what 3 runs of" in told
+    assert "Imported the spending of 3 runs of" in told
     assert "as planned" in told
 
 

@@ -38,8 +38,8 @@ def _summary(text: str) -> Summary:
 @pytest.mark.parametrize(("by", "rate"), [("personal", 0.1), ("global", 0.3)])
 def test_what_a_table_prints_decides(by: Any, rate: float) -> None:
     private, alone = tune(ground(by=by), ["dp-fedavg", "local"], {"rate": [0.1, 0.3]})
-    assert private["chosen"] == f"dp-fedavg[rate={rate}]"
-    assert alone["chosen"] == "local[rate=0.3]"  # it has no global model: its personal ones decide
+    assert private.chosen == f"dp-fedavg[rate={rate}]"
+    assert alone.chosen == "local[rate=0.3]"  # it has no global model: its personal ones decide
 
 
 def test_a_second_go_is_paid_for_besides_the_first() -> None:
@@ -52,6 +52,6 @@ def test_a_second_go_is_paid_for_besides_the_first() -> None:
 
     (found,) = tune(ground(), ["dp-fedavg"], {"rate": [0.1, 0.3]}, again)
     assert asked == ["dp-fedavg", "dp-fedavg[rate=0.1]"]  # whether it can be made, and then from the best of the first
-    assert found["chosen"] == "dp-fedavg[rate=0.1]"
-    assert (found["tries"], found["runs"]) == (4, 4)
-    assert found["epsilon"]["outsider"] == pytest.approx(epsilon_of(1.0, 1e-5))
+    assert found.chosen == "dp-fedavg[rate=0.1]"
+    assert (found.tries, found.runs) == (4, 4)
+    assert found.epsilon["outsider"] == pytest.approx(epsilon_of(1.0, 1e-5))

@@ -11,13 +11,12 @@ import pytest
 from helpers import row_of
 from scipy import stats
 
-from sordino.privacy.release import Unit
 from sordino.study import verdict
 from sordino.study.compare import ComparisonRow, OverSeeds, SeedFigures
 from sordino.study.verdict import Difference, sentence, verdicts
 
 
-def row(method: str, accuracies: Sequence[float | None], epsilon: float | None, unit: Unit = "client") -> ComparisonRow:
+def row(method: str, accuracies: Sequence[float | None], epsilon: float | None, unit: str = "client") -> ComparisonRow:
     known = [value for value in accuracies if value is not None]
     return row_of(
         method,
@@ -41,10 +40,10 @@ def test_the_interval_by_hand() -> None:
     """Differences 0.10, 0.11, 0.09: mean 0.1, deviation 0.01, t of two degrees of freedom 4.3027."""
     found = difference(FEDDPA, LOCAL)
     half = 4.302653 * 0.01 / math.sqrt(3)
-    assert found["mean"] == pytest.approx(0.1)
-    assert (found["low"], found["high"]) == pytest.approx((0.1 - half, 0.1 + half), rel=1e-6)
-    assert (found["verdict"], found["seeds"]) == ("better", 3)
-    assert difference(LOCAL, FEDDPA)["verdict"] == "worse"
+    assert found.mean == pytest.approx(0.1)
+    assert (found.low, found.high) == pytest.approx((0.1 - half, 0.1 + half), rel=1e-6)
+    assert (found.verdict, found.seeds) == ("better", 3)
+    assert difference(LOCAL, FEDDPA).verdict == "worse"
     assert sentence(found) == ("feddpa against local: +10.0 points, 95% interval +7.5 to +12.5 over 3 seeds: better.")
 
 
@@ -61,21 +60,21 @@ def test_methods_without_test_records_are_not_ranked() -> None:
     assert found == difference(FEDDPA, LOCAL)
     assert "untested" in sentences[-1]
     partly = row("feddpa", [0.90, None, 0.94], 8.0)
-    assert difference(partly, LOCAL)["seeds"] == 2
+    assert difference(partly, LOCAL).seeds == 2
 
 
 def test_seeds_are_paired() -> None:
     """Accuracies that scatter together differ clearly; the same ones in another order do not."""
     low, high = [0.2, 0.5, 0.8], [0.25, 0.56, 0.86]
-    assert difference(row("a", high, 8.0), row("b", low, 8.0))["verdict"] == "better"
-    assert difference(row("a", high, 8.0), row("b", low[::-1], 8.0))["verdict"] == "no difference shown"
+    assert difference(row("a", high, 8.0), row("b", low, 8.0)).verdict == "better"
+    assert difference(row("a", high, 8.0), row("b", low[::-1], 8.0)).verdict == "no difference shown"
 
 
 def test_the_interval_is_that_of_scipys_paired_test() -> None:
     draws = np.random.default_rng(0).normal(size=(2, 7))
     expected = stats.ttest_rel(*draws).confidence_interval(0.95)
     found = difference(row("a", draws[0].tolist(), 8.0), row("b", draws[1].tolist(), 8.0))
-    assert (found["low"], found["high"]) == pytest.approx(tuple(expected))
+    assert (found.low, found.high) == pytest.approx(tuple(expected))
 
 
 def test_several_comparisons_share_the_error() -> None:
@@ -85,14 +84,14 @@ def test_several_comparisons_share_the_error() -> None:
     wrong = 0
     for one in draws:
         rows = [row(str(number), values.tolist(), 8.0) for number, values in enumerate(one)]
-        wrong += any(difference(rows[0], other, 3)["verdict"] != "no difference shown" for other in rows[1:])
+        wrong += any(difference(rows[0], other, 3).verdict != "no difference shown" for other in rows[1:])
     assert 1 <= wrong <= 38
 
 
 def test_the_best_is_named_with_its_tests() -> None:
     sentences, found = verdicts([LOCAL, FEDDPA], "outsider")
     assert sentences == ["feddpa has the best personal accuracy, 92.0%.", sentence(difference(FEDDPA, LOCAL))]
-    assert [one["verdict"] for one in found] == ["better"]
+    assert [one.verdict for one in found] == ["better"]
 
 
 def test_a_federation_that_does_not_pay_is_told_so() -> None:
@@ -108,7 +107,7 @@ def test_a_gain_over_training_alone_is_a_question_of_its_own() -> None:
     """Its interval does not widen with the number of other methods; those among rivals do."""
     many = [row(f"rival {number}", [0.7, 0.71, 0.72 + number / 1000], 8.0) for number in range(10)]
     _, found = verdicts([LOCAL, FEDDPA, *many], "outsider")
-    by_pair = {(one["method"], one["against"]): one for one in found}
+    by_pair = {(one.method, one.against): one for one in found}
     assert by_pair["feddpa", "local"] == difference(FEDDPA, LOCAL)
     assert by_pair["rival 3", "local"] == difference(many[3], LOCAL)
     assert by_pair["feddpa", "rival 3"] == difference(FEDDPA, many[3], 10)
@@ -129,7 +128,7 @@ def test_what_more_seeds_would_do_is_told_where_many_cannot_be_told_apart() -> N
 def test_one_seed_is_no_proof() -> None:
     sentences, found = verdicts([row("local", [0.8], 0.0), row("feddpa", [0.9], 8.0)], "outsider")
     assert "from one seed" in sentences[1]
-    assert found[0]["low"] is None
+    assert found[0].low is None
 
 
 def test_unequal_epsilons_are_told() -> None:
@@ -149,5 +148,5 @@ def test_what_protects_clients_is_not_ranked_with_what_protects_records() -> Non
     assert sentences[0].startswith("Client-level and record-level methods are not ranked together")
     assert sentences[1] == "Protecting one client: feddpa has the best personal accuracy, 92.0%."
     assert "Protecting one record: pac-dp has the best personal accuracy, 99.0%." in sentences
-    assert {(one["method"], one["against"]) for one in found} >= {("feddpa", "local"), ("pac-dp", "dp-scaffold")}
-    assert ("feddpa", "pac-dp") not in {(one["method"], one["against"]) for one in found}
+    assert {(one.method, one.against) for one in found} >= {("feddpa", "local"), ("pac-dp", "dp-scaffold")}
+    assert ("feddpa", "pac-dp") not in {(one.method, one.against) for one in found}

@@ -1,13 +1,17 @@
 """Whether a claim holds in a column, on figures made by hand."""
 
+from dataclasses import replace
+
 import pytest
 
-from sordino.papers.claims import in_words, judge_claim, rivals
+from sordino.papers.claims import TableRow, in_words, judge_claim, rivals
 
 
 def row(name, values, ours=False, **more):
-    about = {"row": name, "method": name, "ours": ours, "measure": "personal", "epsilon": 8.0, "unit": "client"}
-    return {**about, "sound_by_seed": values, **more}
+    about = {"row": name, "column": "here", "method": name, "ours": ours, "measure": "personal", "unit": "client"}
+    figures = {"published": None, "nominal": None, "sound": None, "sound_interval": None, "paper": None}
+    cost = {"epsilon": 8.0, "paper_epsilon": None, "paper_by_seed": [], "not_as_published": ""}
+    return TableRow(**{**about, **figures, **cost, "sound_by_seed": values, **more})
 
 
 OURS = row("ours", [70.0, 71.0, 72.0], ours=True)
@@ -18,13 +22,13 @@ ABOVE = row("above", [76.0, 76.0, 76.0])
 def test_an_answer_rests_on_the_intervals_that_are_told():
     alone = judge_claim("here", [OURS, ABOVE])
     assert alone.answer == "refuted"
-    assert alone.differences[0]["low"] == pytest.approx(-0.05 - 0.0248, abs=1e-4)
+    assert alone.differences[0].low == pytest.approx(-0.05 - 0.0248, abs=1e-4)
     # With seven more rivals all intervals hold together: Student's t of 1 - 0.05/16 with 2 degrees is 12.59.
     crowd = judge_claim("here", [OURS, ABOVE, *(row(f"rival {n}", [60.0, 61.0, 62.1]) for n in range(7))])
     assert crowd.answer == "not shown"
-    assert crowd.nearest()["verdict"] == "no difference shown"
-    assert crowd.nearest()["against"] == "above"
-    assert crowd.nearest()["high"] == pytest.approx(-0.05 + 0.01 * 12.59 / 3**0.5, abs=1e-3)
+    assert crowd.nearest().verdict == "no difference shown"
+    assert crowd.nearest().against == "above"
+    assert crowd.nearest().high == pytest.approx(-0.05 + 0.01 * 12.59 / 3**0.5, abs=1e-3)
 
 
 def test_where_a_claim_holds_single_intervals_decide():
@@ -33,8 +37,8 @@ def test_where_a_claim_holds_single_intervals_decide():
     below = [row(f"rival {n}", [67.0, 68.0, 70.0]) for n in range(8)]
     found = judge_claim("here", [OURS, *below])
     assert found.answer == "holds"
-    assert {one["verdict"] for one in found.differences} == {"better"}
-    assert found.nearest()["low"] == pytest.approx(0.02667 - 0.01434, abs=1e-4)
+    assert {one.verdict for one in found.differences} == {"better"}
+    assert found.nearest().low == pytest.approx(0.02667 - 0.01434, abs=1e-4)
 
 
 def test_of_several_proposed_rows_one_must_be_above_all_rivals_and_they_share_the_error():
@@ -43,8 +47,8 @@ def test_of_several_proposed_rows_one_must_be_above_all_rivals_and_they_share_th
     # 4 points above with a deviation of 1: t of 97.5 % gives 2.48, t of 98.75 % (6.2053) gives 3.58, both below 4.
     found = judge_claim("here", [rival, *proposed])
     assert found.answer == "holds"
-    assert found.nearest()["method"] == "good"
-    assert found.nearest()["low"] == pytest.approx(0.04 - 0.01 * 6.2053 / 3**0.5, abs=1e-5)
+    assert found.nearest().method == "good"
+    assert found.nearest().low == pytest.approx(0.04 - 0.01 * 6.2053 / 3**0.5, abs=1e-5)
     third = row("worse", [50.0, 51.0, 52.0], ours=True)
     assert judge_claim("here", [rival, *proposed, third]).answer == "not shown"  # t of 1 - 0.025/3 is 7.6488: 4.42
     assert judge_claim("here", [rival, proposed[1], third]).answer == "refuted"
@@ -59,21 +63,21 @@ def test_who_is_no_rival():
     assert rivals([OURS, ABOVE, *others], OURS) == [ABOVE]
     found = judge_claim("here", [OURS, *others])
     assert found.answer == "not tested"
-    assert [one["against"] for one in found.alone] == ["alone"]
-    free = {**OURS, "epsilon": None}
-    assert [one["row"] for one in rivals([free, *others], free)] == ["no privacy"]
+    assert [one.against for one in found.alone] == ["alone"]
+    free = replace(OURS, epsilon=None)
+    assert [one.row for one in rivals([free, *others], free)] == ["no privacy"]
 
 
 def test_what_the_paper_does_not_have_is_told_and_is_no_rival():
     rival = row("rival", [60.0, 61.0, 62.1])
-    found = judge_claim("here", [OURS, {**ABOVE, "added": True}, rival])
+    found = judge_claim("here", [OURS, replace(ABOVE, added=True), rival])
     assert found.answer == "holds"
-    assert [one["against"] for one in found.differences] == ["rival"]
-    assert [(one["against"], one["verdict"]) for one in found.added] == [("above", "worse")]
+    assert [one.against for one in found.differences] == ["rival"]
+    assert [(one.against, one.verdict) for one in found.added] == [("above", "worse")]
 
 
 def test_a_row_that_missed_its_target_once_is_not_compared():
-    found = judge_claim("here", [{**OURS, "measure": "rounds"}, row("never", [3.0, None, 4.0], measure="rounds")])
+    found = judge_claim("here", [replace(OURS, measure="rounds"), row("never", [3.0, None, 4.0], measure="rounds")])
     assert (found.answer, found.differences) == ("not tested", [])
 
 

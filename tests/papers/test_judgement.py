@@ -5,10 +5,12 @@ import dataclasses
 
 import pytest
 
+from sordino.papers.claims import rows_of
 from sordino.papers.description import find
 from sordino.papers.judgement import Judgement
 from sordino.papers.pages import markdown, write
 from sordino.papers.runs import Done, Options, Outcome
+from sordino.study.verdict import Difference
 
 
 def outcome(values, epsilon=4.0, unit="client", method="feddpa"):
@@ -42,8 +44,8 @@ def test_a_claim_holds_above_every_rival_and_is_refuted_below_one():
     assert judged["FEMNIST, epsilon 4"].answer == "holds"
     assert judged["FEMNIST, epsilon 8"].answer == "refuted"
     (alone,) = judged["FEMNIST, epsilon 4"].alone
-    assert alone["verdict"] == "worse"
-    assert alone["mean"] == pytest.approx(-0.05 - 0.1 / 300)
+    assert alone.verdict == "worse"
+    assert alone.mean == pytest.approx(-0.05 - 0.1 / 300)
 
 
 def test_an_interval_around_zero_shows_nothing():
@@ -61,11 +63,11 @@ def test_one_seed_is_no_test():
 def test_rivals_that_protect_something_else_are_not_compared():
     other = {(BASE, "FEMNIST, epsilon 4", "sound"): outcome([90.0, 91.0, 92.0], unit="record")}
     found = Judgement(done(CLEAR, **{})).by_column[0]
-    assert BASE in [one["against"] for one in found.differences]
+    assert BASE in [one.against for one in found.differences]
     mixed = done(CLEAR)
     mixed.outcomes.update(other)
     found = Judgement(mixed).by_column[0]
-    assert BASE not in [one["against"] for one in found.differences]
+    assert BASE not in [one.against for one in found.differences]
     assert found.answer == "holds"
 
 
@@ -81,6 +83,19 @@ def test_document_has_what_scripts_rely_on():
     assert ours["sound_interval"] == pytest.approx([71 - 4.3027 / 3**0.5, 71 + 4.3027 / 3**0.5], abs=1e-3)
     assert "above every rival in 1 of 2 columns" in document["verdict"]
     assert "better in 1 of 2 comparisons and worse in 1" in document["verdict"]
+
+
+def test_rows_and_tests_of_a_document_keep_their_keys():
+    document = Judgement(done(CLEAR)).document()
+    assert list(document["rows"][0]) == [
+        *("row", "column", "method", "ours", "added", "measure", "published", "nominal", "sound", "sound_by_seed"),
+        *("sound_interval", "paper", "paper_by_seed", "paper_interval", "epsilon", "delta", "unit", "paper_epsilon"),
+        *("not_as_published", "runs"),
+    ]
+    assert [row.to_dict() for row in rows_of(document)] == document["rows"]
+    (first, *_) = document["differences"]
+    assert list(first) == ["method", "against", "at", "mean", "low", "high", "seeds", "verdict"]
+    assert Difference.from_dict(first).to_dict() == first
 
 
 def test_less_is_better_where_a_loss_is_measured():

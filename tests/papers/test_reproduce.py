@@ -157,7 +157,7 @@ def test_every_rival_gets_as_many_tries(paper):
     study = Study(found, found.tables[found.main], Options("small", tune="paper"))
     ground = Ground(lambda texts: [SimpleNamespace(key=text, method=text) for text in texts], results)
     methods = [row.method for row in study.rows if row.method != "local" and "clip=" not in row.method]
-    tried = {one["method"]: one["tries"] for one in tune(ground, methods, study._grid, study._own)}
+    tried = {one.method: one.tries for one in tune(ground, methods, study._grid, study._own)}
     # One of three rates around the best one is the best one, which was tried before.
     assert max(tried.values()) - min(tried.values()) <= 1, tried
 
@@ -232,7 +232,7 @@ def test_what_is_missing_is_told_before_work(tiny):
         ((), "Name a paper"),
         (("feddp",), "did you mean 'feddpa'"),
         (("feddpa", "table-9"), "did you mean 'table-3'"),
-        (("feddpa", "--scale", "huge"), "quick, small and paper"),
+        (("feddpa", "--scale", "huge"), "choose quick, small or paper"),
         (("all", "table-3"), "takes no table"),
         (("feddpa", "-o", "page.md"), "--output and --keep are for --index"),
         (("feddpa", "--keep", "kept"), "--output and --keep are for --index"),

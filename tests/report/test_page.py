@@ -139,7 +139,7 @@ def test_a_page_of_several_seeds_tells_the_largest_epsilon(tmp_path: Path) -> No
     text = page(tmp_path / "store", *(run["run"] for run in runs)).text
     attack = percent_up(max(run["attack_accuracy"]["outsider"] for run in runs))
     assert f"learns with epsilon = {round_up(max(spent))} at delta = 1e-05" in text
-    assert f"the best attack is right in {attack}" in text
+    assert f"The best attack is right in {attack}" in text
 
 
 def test_the_file_on_the_page_repeats_the_run(store: Path) -> None:
@@ -280,7 +280,7 @@ def test_record_level_and_bare_runs_have_pages(store: Path) -> None:
     assert "Threshold for a client's budget" in read.text
     assert "Noise on update, over what one record can do" in read.text
     read = page(store, "fedavg-digits-7")
-    assert "No epsilon holds for it" in read.text
+    assert "Epsilon is infinite: something left" in read.text
     assert "FedAvg sends each client's update as it is" in read.text
     listed = (store.parent / "page.html").read_text().partition("What epsilon does not cover")[2].partition("</ul>")[0]
     assert listed.count("<li>") == listed.count(".</li>") > 0

@@ -70,8 +70,8 @@ def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None
             continue
         if not math.isclose(said, sum(found) / len(found), rel_tol=1e-6):
             raise UserError(
-                f"The runs of {quoted(method)} in the store {folder} are not those of {path}: they came to something "
-                "else. Name the comparison's store with --store."
+                f"The runs of {quoted(method)} in the store {folder} are not those of {path}: their results "
+                "differ. Name the comparison's store with --store."
             )
 
 

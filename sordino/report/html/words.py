@@ -160,12 +160,12 @@ def _cost(group: Group, row: ComparisonRow) -> list[str]:
     view: View = "server" if group.first.summary.protect_from == "server" else "outsider"
     unit = row.unit
     if row.epsilon[view] is None:
-        return ["No epsilon holds for it: something left the clients without noise."]
+        return ["Epsilon is infinite: something left the clients without noise."]
     attack = attack_words(max(run.summary.attack_accuracy[view] for run in group.runs))
     sentence = (
         f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(row.epsilon[view])} at delta = "
-        f"{delta_text(row.delta)} whether one {LEARNED[unit]}: the best attack is right in {attack} of all "
-        "cases, where guessing is right in 50%."
+        f"{delta_text(row.delta)} whether one {LEARNED[unit]}. The best attack is right in {attack} of all cases; "
+        "guessing is right in 50%."
     )
     sentence = " ".join([sentence, *unit.caveats(group.first.summary.epsilon_rows)])
     if view == "server":
