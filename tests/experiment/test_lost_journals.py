@@ -298,8 +298,8 @@ def test_a_stopped_run_whose_rest_went_to_others_is_told_what_helps(tmp_path: Pa
     assert refused("resume", first.run, "--store", tmp_path) == (
         f"This run and 1 beside it on these people in {tmp_path} would come to an epsilon of 8.39 for the outsider, "
         f"above the {limit:g} of budget_over_runs: other runs have since used the budget reserved for this run. "
-        "`sordino resume` takes a larger limit with --budget-over-runs; removing runs gives nothing back, and starting anew "
-        "pays again."
+        "`sordino resume` takes a larger limit with --budget-over-runs; removing runs gives nothing back, and starting "
+        "anew pays again."
     )
     assert "above the 8.3 of" in refused("resume", first.run, "--store", tmp_path, "--budget-over-runs=8.3")
     raised = command("resume", first.run, "--store", tmp_path, "--budget-over-runs=8.4", "--json")
