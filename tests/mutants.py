@@ -2153,7 +2153,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: what functions carry is not looked at",
-                "self._each(_carried(value), depth)",
+                "self._each(_values_held(value), depth)",
                 "self._each((), depth)",
             ),
             (
@@ -2187,7 +2187,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "self.at(part, depth + 1)",
                 "self.at(part, depth)",
             ),
-            ("outlet: other classes are not looked at", "self._named(dict(_own(vars(value))), depth)", "None"),
+            (
+                "outlet: other classes are not looked at",
+                "self._named(dict(_chosen_by_user(vars(value))), depth)",
+                "None",
+            ),
             ("outlet: caches are not looked at", "sorted(gc.get_referents(value), key=id)", "()"),
             ("outlet: what caches hold is not looked at", "0, self._each(held, depth)", "0,"),
             ("outlet: parts of functions are not looked at", "(value.func, value.args, value.keywords)", "(0,)"),
@@ -2199,7 +2203,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("outlet: generators are not looked at", "(frame.f_lasti, self._named(frame.f_locals, depth))", "()"),
             ("outlet: torch's generators are not looked at", "value.get_state().cpu().numpy().tobytes()", "0"),
             ("outlet: counters are not looked at", "            found = repr(value)", "            found = 1"),
-            ("outlet: other packages' objects are not looked at", "pickled = _pickled(value)", "return None"),
+            ("outlet: other packages' objects are not looked at", "pickled = _pickle(value)", "return None"),
             ("outlet: objects are not looked at", "for name, one in attributes(value).items()", "for name, one in ()"),
             (
                 "outlet: the network is not looked at",
@@ -2209,7 +2213,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("outlet: the network's module is not looked at", "        self._classes += written\n", ""),
             (
                 "outlet: modules of hooks are not looked at",
-                "for kind in self._classes] + _hooked(learner.written))",
+                "for kind in self._classes] + _modules_of_hooks(learner.written))",
                 "for kind in self._classes])",
             ),
         ],

@@ -1,4 +1,4 @@
-"""A client's part at the end of a run: it trains models alone, weighs them and the federation's, and mixes them.
+"""Blending at the end of a run: a client trains models alone, weights them and the federation's, and mixes them.
 
 Nothing leaves, so nothing is charged. The mathematics is in `sordino.parts.blending`.
 """
@@ -43,31 +43,32 @@ from sordino.parts.blending import (
 from sordino.privacy.budget.allowance import Allowance
 
 FIGURES = ("local", *METRICS)
-"""What is measured: the accuracy of the models that clients trained alone, and the metrics of the mixture."""
+"""Figures of a mixture: the accuracy of the models that clients trained alone, and the mixture's metrics."""
 RULES = ("weights", "powers", "labels")
-"""What says how members are mixed."""
+"""Names of the tensors that say how members are mixed."""
 TRAINED = 2
-"""How many models a client trains for its mixture: a local one and a tuned one."""
+"""Number of models that a client trains for its mixture: a local one and a tuned one."""
 
 
 @dataclass(frozen=True)
 class Mixtures:
-    """What some clients predict with, one row each."""
+    """Mixtures with which some clients predict, one row each."""
 
     models: Tensor
-    """(clients, TRAINED, parameters): what they trained for it; without a server's model the tuned ones are zero."""
+    """(clients, TRAINED, parameters): the models that they trained; without a server's model the tuned ones are
+    zero."""
     weights: Tensor
-    """(clients, members): those of the members, as in MEMBERS."""
+    """(clients, members): weights of the members, in the order of MEMBERS."""
     powers: Tensor
-    """(clients, members): to which each member's probabilities are raised before they are mixed."""
+    """(clients, members): powers to which the members' probabilities are raised before they are mixed."""
     labels: Tensor
-    """(clients, classes): how often a client has each label, smoothed and as logarithms."""
+    """(clients, classes): logarithms of the smoothed label frequencies of each client."""
     accuracies: np.ndarray
-    """(clients, figures and sums): as in FIGURES, `nan` for a client without test records; then the sums from which the
-    mixture's metrics follow."""
+    """(clients, figures and sums): FIGURES, `nan` for a client without test records, then the sums from which the
+    mixture's metrics are computed."""
 
     def rules(self) -> dict[str, Tensor]:
-        """By name, how members are mixed."""
+        """Return the tensors that say how members are mixed, by name."""
         return {name: getattr(self, name) for name in RULES}
 
 
@@ -79,10 +80,21 @@ def instructions(
     initial: Tensor,
     served: Served | None,
 ) -> Message:
-    """What clients are told when they blend: `initial`, the model to start from; `passes`, those of the federated
-    training; how much the federation is to be `trust`ed, where clients have so many training `records`; and, where the
-    server has models, `global`, whose, `clusters`, and `averaged`, their means over the rounds. Where methods share a
-    part of the network all of it is counted: trust errs to the cautious side."""
+    """Return the message with which clients blend.
+
+    It has `initial`, the model to start from; `passes`, the number of passes of the federated training; `trust` in the
+    federation; and, where the server has models, `global`, `clusters` (whose they are) and `averaged`, their means over
+    the rounds. For a method that shares a part of the network the whole network is counted, so that trust errs on the
+    cautious side.
+
+    Args:
+        method: The method of the run.
+        schedule: Its schedule.
+        allowance: Its noise.
+        records: Number of training records of each client.
+        initial: The initial model.
+        served: The server's models, if it has any.
+    """
     feasible = allowance.feasible(schedule.clients, schedule.turns, records)
     message: dict[str, Any] = {
         "initial": initial,
@@ -98,7 +110,15 @@ class Blending:
     """Some clients that blend their models together."""
 
     def __init__(self, clients: Clients, who: Sequence[int], own: Tensor, took_part: Tensor, message: Message) -> None:
-        """`own` are their personal models, for those who took part; `message` is made by `instructions`."""
+        """Prepare the folds of some clients.
+
+        Args:
+            clients: The clients of this process.
+            who: Numbers of those that blend.
+            own: Their personal models, one row each.
+            took_part: Number of rounds in which each took part.
+            message: Made by `instructions`.
+        """
         self._clients, self._who, self._execution = clients, list(who), clients.execution
         self._own, self._took_part = own.to(clients.device), took_part
         self._initial = message["initial"].to(clients.device).expand(len(self._who), -1)
@@ -114,7 +134,7 @@ class Blending:
         self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
 
     def mixtures(self) -> Mixtures:
-        """Train, judge, weigh and mix."""
+        """Train the members, evaluate them on held-out records, and weight and mix them."""
         said = [torch.zeros(len(MEMBERS), len(mine), self._clients.data.classes) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):
@@ -132,14 +152,14 @@ class Blending:
         return Mixtures(models.cpu(), found, powers, labels, self._accuracies(models, found, powers, labels))
 
     def _trained(self, models: Tensor, records: Split, fold: int, passes: int) -> Tensor:
-        """Each client's row of `models` after so many passes over its `records`."""
+        """Return each client's row of `models` after `passes` passes over its `records`."""
         if not records.sizes.any():  # everybody's only record is in the fold that is left out
             return models
         seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
         return self._execution.trained(self._clients, models, records, seeds, passes)
 
     def _judge(self, models: Tensor, held_out: Split, fold: int, said: list[Tensor]) -> None:
-        """Fill in what models say of each client's records in a fold."""
+        """Write the log-probabilities of each client's records in a fold into `said`."""
         if not held_out.sizes.any():
             return
         found = self._log_probabilities(models, held_out, range(len(self._who)))
@@ -147,7 +167,8 @@ class Blending:
             rows[mine == fold] = more
 
     def _rules(self, place: int, said: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """How one client's members are mixed, as in RULES, from what they `said` (members, records, classes)."""
+        """Return weights, powers and label frequencies of one client, from its members' log-probabilities `said`
+        (members, records, classes)."""
         said[AVERAGED_ADJUSTED] = said[AVERAGED]
         labels = self._clients.data.train.part(self._who[place])[1]
         classes = said.shape[2]
@@ -162,7 +183,7 @@ class Blending:
         likelihoods = sharpen(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
         found = weights(likelihoods.T, judged, self._trust).float()
         if self._took_part[place] > 0 and self._own[place].isfinite().all():
-            # What was trained on all records shares the place of what stands for it.
+            # The personal model was trained on all records, so it shares the weight of its held-out twin.
             twin = TUNED if self._server else LOCAL
             found[OWN] = self._trust * found[twin] / (FOLDS + 1)
             found[twin] -= found[OWN]
@@ -170,7 +191,7 @@ class Blending:
         return found, powers, frequencies(torch.bincount(labels, minlength=classes))
 
     def _records(self, fold: int, inside: bool) -> Split:
-        """Each client's training records in a fold, or in all others."""
+        """Return each client's training records in a fold, or in all others."""
         parts = []
         for client, mine in zip(self._who, self._folds, strict=True):
             x, y = self._clients.data.train.part(client)
@@ -179,7 +200,7 @@ class Blending:
         return Split.of(parts)
 
     def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor, labels: Tensor) -> np.ndarray:
-        """(clients, figures and sums), on the clients' test records."""
+        """Return (clients, figures and sums), on the clients' test records."""
         test, positive = self._clients.data.test, self._clients.data.meaning.positive
         members = [*models.unbind(1), self._own, *self._server.values()]
         said = [self._log_probabilities(rows, test, self._who) for rows in members]

@@ -1,7 +1,7 @@
 """A client's part of a round: step -> gate -> learn -> keep.
 
-The simulator calls `Clients.answer` for one client or for a stack of them; a real site calls it for itself. What comes
-back has passed the gate, beside what the clients are to remember. Evaluation is apart from it.
+The simulator calls `Clients.answer` for one client or for a stack of them; a real site calls it for itself. It returns
+what has passed the gate, and the clients' new memory. Evaluation is separate.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 
 @dataclass(frozen=True)
 class Question:
-    """What the server asks some clients."""
+    """A question of the server to some clients."""
 
     number: int
-    """Of the question within the run: no two have the same."""
+    """Number of the question, unique within the run."""
     round: int
     step: str
     message: Message
     clients: Sequence[int]
 
     def to(self, places: Sequence[int]) -> Question:
-        """The same question to those of the clients that stand at `places`."""
+        """Return the question for the clients at `places` only."""
         return replace(self, clients=[self.clients[place] for place in places])
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a step computed at some clients, one row each, before the gate."""
+    """Results of a step at some clients, one row each, before the gate."""
 
     sent: dict[str, Any]
     kept: dict[str, Tensor]
@@ -59,52 +59,57 @@ class Done:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a question at some clients, one row each."""
+    """Answer of some clients to a question, one row each."""
 
     passed: Passed
-    """What leaves them."""
+    """Values that leave the clients."""
     kept: dict[str, Tensor]
-    """What they are to remember, private and public; empty where the step left nothing behind."""
+    """Their new memory, private and public; empty where the step keeps nothing."""
     start: Tensor | None
-    """The models with which they began."""
+    """Models with which they began."""
     drawn: int = 0
     """Digest of all noise drawn for the answer (exclusive or of its keys) and of what steps made of noisy gradients; 0
     where noise does not depend on values."""
 
 
 class UnequalKeepingError(UserError):
-    """A step whose clients differ in whether they keep anything, which would tell of their data."""
+    """A step keeps something at some clients and nothing at others, which would reveal something of their data."""
 
     def __init__(self) -> None:
         super().__init__(
-            "A step keeps something at one client and nothing at another, by which others would learn of their data: "
-            "let it keep everything that `memory` names each time, changed or as it was."
+            "A step keeps something at one client and nothing at another, which reveals something of their data: "
+            "let it keep everything that `memory` names each time, changed or unchanged."
         )
 
 
 class Execution(Protocol):
-    """How steps are run and models evaluated: one client after the other, or many stacked."""
+    """A way to run steps and evaluate models: one client after the other, or many stacked."""
 
     def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
-        """Clients in groups that must be worked on together, in the given order; a stack holds at most `stack`, all of
-        one kind. Both arrays hold one value for each client: its place, and the kind of the client at that place."""
+        """Split clients into groups that are worked on together.
+
+        Args:
+            order: Places of the clients, in the order in which they are to be worked on.
+            stack: Largest size of a group.
+            kinds: Kind of the client at each place; a group has one kind only.
+        """
 
     def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
-        """Run a question's step; `me` is what the clients remember, one row each."""
+        """Run a question's step; `me` is the memory of the clients, one row each."""
 
     def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
-        """(clients, 2): each client's test accuracy and mean cross-entropy with its row of `models`, or with the only
-        row; `nan` where it has no test records."""
+        """Return (clients, 2): each client's test accuracy and mean cross-entropy with its row of `models`, or with the
+        only row; `nan` where it has no test records."""
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
-        """Plain local training: `models`, one row for each part of `records`, after so many passes over it."""
+        """Return `models`, one row for each part of `records`, after `passes` passes of plain local training on it."""
 
     def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
-        """What each row of `models` says of its part of `records`."""
+        """Return the logits of each row of `models` on its part of `records`."""
 
 
 class Clients:
-    """The clients of a run as one process works for them: method, network, records and gate.
+    """Clients of a run within one process: method, network, records and gate.
 
     Method and network are copies: in a simulation the server's script runs in the same process, and nothing that it can
     reach may have seen raw records.
@@ -158,10 +163,9 @@ class Clients:
         return Outcome(passed, kept, done.start, self._drawn(question, passed))
 
     def absent(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
-        """A null contribution with all of the noise, which leaves nothing behind: from clients whose step failed.
+        """Return a null contribution with all of its noise, for clients whose step failed; their memory stays as it is.
 
-        At record level what leaves is a function of noisy gradients: the step is run once more, on records that say
-        nothing.
+        At record level what leaves is a function of noisy gradients: the step is run once more, on empty records.
         """
         public, releases = self._public(question, me), due(self.steps[question.step], question.round)
         if self.protects_records:
@@ -180,12 +184,12 @@ class Clients:
         return Public(question.message, question.clients, states, self.learner.layout.layers)
 
     def step(self, name: str) -> Callable[..., Result]:
-        """A step of the method that raises where it sends anything but what is declared beside it."""
+        """Return a step of the method that raises if it sends anything but its declared releases."""
         run: Callable[..., Result] = getattr(self.method, name)
 
         def checked(message: Message, me: dict[str, Tensor], data: Any) -> Result:
             result = result_of(self.method, name, run(message, me, data))
-            if data.failure is not None:  # the step has caught it, and knows of the records what no noise covers
+            if data.failure is not None:  # the step has caught it, and knows of records without noise
                 raise data.failure
             check_declared(self.steps[name], result.send, name)
             return result
@@ -193,7 +197,8 @@ class Clients:
         return checked
 
     def records(self, question: Question, place: int, seed: int, public: Public) -> Records | PrivateRecords:
-        """What a step sees of the client at `place`: all its records, or at record level noisy gradients only."""
+        """Return what a step sees of the client at `place`: all its records, or at record level noisy gradients
+        only."""
         client = question.clients[place]
         x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
         if self._keeper is None:
@@ -211,7 +216,8 @@ class Clients:
         return self._kind(x, y, held_out, self._keeper, exit, bare, self._compiled)
 
     def stack(self, question: Question, public: Public) -> Stack:
-        """At record level, where all records are trained on: what steps see of all the clients of a question."""
+        """Return what a step sees of all clients of a question together; at record level, without validation
+        records."""
         assert not self._held_out
         releases = self.steps[question.step].values()
         (taken,) = (found for found in (release.thresholds(public) for release in releases) if found is not None)
@@ -223,10 +229,15 @@ class Clients:
         return Stack(x, y, self.data.train.sizes[question.clients].tolist(), self.learner, exit)
 
     def kinds(self, step: str, who: np.ndarray, took_part: np.ndarray) -> np.ndarray:
-        """Which of the clients `who`, that took part so often before, may be stacked for a step: those of one kind.
+        """Return the kind of each client: clients of one kind may be stacked for a step.
 
-        At record level these take equally many gradients in it, and the same number of turns came before it. Where a
-        step hands single records to the gate, every client is of its own kind.
+        At record level, clients of one kind take equally many gradients and have taken part equally often. Where a step
+        hands values of single records to the gate, every client is of its own kind.
+
+        Args:
+            step: Name of the step.
+            who: Numbers of the clients.
+            took_part: Number of rounds in which each of them took part.
         """
         if self._keeper is None:
             return np.zeros(len(who), dtype=np.int64)
@@ -241,24 +252,24 @@ class Clients:
         return self._keeper is not None
 
     def seeds(self, question: Question) -> list[int]:
-        """What the order of each client's batches and its dropout depend on."""
+        """Return the seed of each client's order of batches and dropout."""
         keys = self.gate.source.keys(("training", question.step, question.round), question.clients)
         return [key >> 32 for key in keys]
 
     def _check_keeping(self, step: str, keeps: bool) -> None:
-        """Refuse a step that leaves something behind at one time and nothing at another: others see whether a client
-        has taken part, and public states follow from that."""
+        """Refuse a step that keeps something at one time and nothing at another: others would see it in whether a
+        client has taken part, and in public states."""
         if self._keeps.setdefault(step, keeps) != keeps:
             raise UnequalKeepingError
 
     def _learned(self, question: Question, releases: Releases, public: Public, passed: Passed) -> dict[str, Tensor]:
-        """What each client may remember of what it has just sent, one row each."""
+        """Return each client's new public memory, one row each."""
         if not self.public_names:
             return {}
         read = {name: self.gate.read(releases[name], rows, public) for name, rows in passed.values.items()}
         learned = []
         for place in range(len(question.clients)):
-            message = messages.received(question.message, question.clients[place], self.device)
+            message = messages.for_client(question.message, question.clients[place], self.device)
             state = {name: rows[place] for name, rows in public.states.items()}
             sent = {name: rows[place] for name, rows in read.items()}
             found = self.method.learn(state, message, sent, self.learner.layout)
@@ -279,6 +290,6 @@ class Clients:
         return found
 
     def _versions(self, message: Message) -> list[int]:
-        """What changes when somebody changes records or a message in place."""
+        """Return torch's version counters of records and message, which change when they are changed in place."""
         looked_at = (self.data.train.x, self.data.train.y, *messages.tensors(message))
         return [0 if tensor.is_inference() else tensor._version for tensor in looked_at]

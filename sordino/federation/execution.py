@@ -1,6 +1,6 @@
-"""What a client remembers, as its step sees it: a dictionary whose values are fetched when they are looked at.
+"""Execution of steps: one client after the other, or many stacked under `vmap`.
 
-Many steps never look at what their clients remember of their models, which lies on disk.
+A client's memory is fetched lazily (`Recalled`): many steps never read the stored models, which lie on disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sordino.privacy.release import Public
 
 
 class Recalled(dict[str, Tensor]):
-    """A dictionary that fetches a value when it is asked for it, and all of them for any other use."""
+    """A dictionary that fetches a value when it is read, and all of them for any other use."""
 
     def __init__(self, names: Iterable[str], fetch: Callable[[str], Tensor]) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Recalled(dict[str, Tensor]):
 
 
 def _of_all(name: str) -> Callable[..., Any]:
-    """A dictionary's own method, once everything has been fetched."""
+    """Return a dictionary's own method, which first fetches everything."""
 
     def method(self: Recalled, *arguments: Any, **named: Any) -> Any:
         for left in list(self._left):
@@ -63,21 +63,21 @@ for _name in (
 
 Mode = Literal["stacked", "one-by-one"]
 STACK = 50
-"""How many clients a stack holds at most: the same for any number of workers, so that results are too."""
+"""Largest number of clients in a stack: the same for any number of workers, so that results are too."""
 STACKED_NUMBERS = 2**25
-"""How many parameters a stack holds at most, over all its clients."""
+"""Largest number of parameters in a stack, over all its clients."""
 EVALUATED = 2**22
-"""How many numbers of test records are evaluated at once."""
+"""Largest number of values of test records that are evaluated at once."""
 ONE_BY_ONE = ", or train clients one by one with `--set engine=one-by-one`"
 
 
 def stack_size(parameters: int) -> int:
-    """How many clients with so many parameters each are worked on at once."""
+    """Return the number of clients in a stack, for `parameters` parameters each."""
     return max(1, min(STACK, STACKED_NUMBERS // parameters))
 
 
 def stack_count(clients: int, size: int) -> int:
-    """In how many stacks of at most `size` so many clients are trained."""
+    """Return the number of stacks of at most `size` clients."""
     stacks = -(-clients // size)
     return stacks + stacks % 2 if clients > 1 else stacks  # an even number keeps two workers equally busy
 
@@ -86,7 +86,7 @@ class Alone:
     """One client after the other."""
 
     def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
-        """Clients in groups that must be worked on together, in the given order: each by itself."""
+        """Split clients into groups of one, in the given order."""
         return order.reshape(-1, 1).tolist()
 
     def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
@@ -95,9 +95,9 @@ class Alone:
         for place, (client, seed) in enumerate(zip(question.clients, clients.seeds(question), strict=True)):
             _seed_dropout(seed, clients.device)
             clients.learner.unbind(clients.device)
-            message = messages.received(question.message, client, clients.device)
-            mine = Recalled(me, functools.partial(_copied, me, place, clients.device))
-            with told_of_vmap(clients, "records", ""):
+            message = messages.for_client(question.message, client, clients.device)
+            mine = Recalled(me, functools.partial(_copy_row, me, place, clients.device))
+            with explaining_vmap(clients, "records", ""):
                 results.append(step(message, mine, clients.records(question, place, seed, public)))
         return _together(results)
 
@@ -129,8 +129,8 @@ class Stacked:
     """Many clients at once, whose networks are small: a step runs under `vmap`."""
 
     def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
-        """Clients in groups that must be worked on together, in the given order: stacks of at most `stack`, of one kind
-        each, those of the kind that comes first in front."""
+        """Split clients into stacks of at most `stack`, of one kind each; the kind that comes first in `order` is
+        first."""
         found = []
         different = list(dict.fromkeys(kinds[order].tolist()))
         for kind in different:
@@ -147,29 +147,29 @@ class Stacked:
         x, y, valid = clients.data.train.stacked(question.clients)
         valid = None if valid is None else valid.to(device)
         seeds = torch.tensor(clients.seeds(question), device=device)
-        shared = messages.shared(question.message, device)
-        own = messages.own(question.message, question.clients, device)
+        shared = messages.shared_part(question.message, device)
+        own = messages.own_part(question.message, question.clients, device)
 
         def one(own: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
             mine = Recalled(me, as_one(lambda name: me[name].to(device)))
             result = step(shared | own, mine, Records(x, y, clients.learner, seed, valid, stacked=True))
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
-        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+        with explaining_vmap(clients, "clients", ONE_BY_ONE):
             count = len(question.clients)
             sent, kept, start = over_clients(one, count, own, x.to(device), y.to(device), valid, seeds)
         return Done(sent, kept, start.get("start"))
 
     @staticmethod
     def _private(clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
-        """The same where records are protected; a step that hands single ones to the gate has one client only."""
+        """Run a step where records are protected; one that hands single records to the gate has one client only."""
         if len(question.clients) == 1:
             return Alone().run(clients, question, me, public)
         step, stack, count = clients.step(question.step), clients.stack(question, public), len(question.clients)
         # Every client has a copy of the message, which its step may change in place. How often it took part is known
         # to be the same for all: steps may decide by it.
-        shared = messages.shared(question.message, clients.device)
-        own = messages.own(question.message, question.clients, clients.device)
+        shared = messages.shared_part(question.message, clients.device)
+        own = messages.own_part(question.message, question.clients, clients.device)
         tensors = {name: value for name, value in shared.items() if isinstance(value, Tensor)}
         own |= {name: value.repeat(count, *(1 for _ in value.shape)) for name, value in tensors.items()}
         turns = {"participations": me["participations"][0].to(clients.device, copy=True)}
@@ -179,7 +179,7 @@ class Stacked:
             result = step(shared | own, me | turns, PrivateRows(stack, figures))
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
-        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+        with explaining_vmap(clients, "clients", ONE_BY_ONE):
             sent, kept, start = over_clients(one, count, mine, own, stack.figures)
         return Done(sent, kept, start.get("start"))
 
@@ -195,7 +195,7 @@ class Stacked:
     @staticmethod
     def _some(clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
         x, y, valid = clients.data.test.stacked(who)
-        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+        with explaining_vmap(clients, "clients", ONE_BY_ONE):
             logits = clients.learner.stacked_logits(models, x.to(models.device))
         logits = logits.cpu()
         right = (logits.argmax(dim=2) == y).double()
@@ -212,7 +212,7 @@ class Stacked:
         def one(model: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
             return _after(clients, model, Records(x, y, clients.learner, seed, valid, stacked=True), passes)
 
-        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+        with explaining_vmap(clients, "clients", ONE_BY_ONE):
             found: Tensor = over_clients(
                 one, len(seeds), models, x.to(device), y.to(device), valid, torch.tensor(seeds, device=device)
             )
@@ -225,7 +225,7 @@ class Stacked:
         for begin in range(0, len(parts), width):
             some = slice(begin, begin + width)
             x, _, _ = records.stacked(parts[some])
-            with told_of_vmap(clients, "clients", ONE_BY_ONE):
+            with explaining_vmap(clients, "clients", ONE_BY_ONE):
                 logits = clients.learner.stacked_logits(models[some], x.to(clients.device))
             found += [rows[:size] for rows, size in zip(logits, sizes[some].tolist(), strict=True)]
         return found
@@ -235,8 +235,14 @@ EXECUTIONS: dict[Mode, Execution] = {"stacked": Stacked(), "one-by-one": Alone()
 
 
 @contextlib.contextmanager
-def told_of_vmap(clients: Clients, what: str, instead: str) -> Iterator[None]:
-    """Turn what torch says of code that `vmap` cannot run, many lines about its own inside, into a sentence."""
+def explaining_vmap(clients: Clients, what: str, instead: str) -> Iterator[None]:
+    """Turn torch's long error about code that `vmap` cannot run into a sentence for the user.
+
+    Args:
+        clients: Their network and method are named.
+        what: What is run many at a time: "clients" or "records".
+        instead: What else the user may do.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -250,30 +256,30 @@ def told_of_vmap(clients: Clients, what: str, instead: str) -> Iterator[None]:
 
 
 def _after(clients: Clients, model: Tensor, records: Records, passes: int) -> Tensor:
-    """One client's model after so many passes over its records."""
+    """Return one client's model after `passes` passes over its records."""
     descent = clients.method.descent(records)
     for _ in range(passes):
         model = descent.epoch(model)
     return model
 
 
-def _copied(rows: Mapping[str, Tensor], place: int, device: torch.device, name: str) -> Tensor:
-    """A row as its client may change it."""
+def _copy_row(rows: Mapping[str, Tensor], place: int, device: torch.device, name: str) -> Tensor:
+    """Return a copy of a client's row, which its step may change."""
     return rows[name][place].to(device, copy=True)
 
 
 def _together(results: list[Result]) -> Done:
-    """The results of single clients as rows; what is sealed, or of one client only, stays as it is."""
+    """Stack the results of single clients as rows; sealed values, of one client only, stay as they are."""
     first = results[0]
     return Done(
-        sent={name: _stacked([result.send[name] for result in results]) for name in first.send},
-        kept={name: _stacked([result.keep[name] for result in results]) for name in first.keep},
-        start=None if first.start is None else _stacked([r.start for r in results]),
+        sent={name: _stack([result.send[name] for result in results]) for name in first.send},
+        kept={name: _stack([result.keep[name] for result in results]) for name in first.keep},
+        start=None if first.start is None else _stack([r.start for r in results]),
     )
 
 
-def _stacked(values: list[Any]) -> Any:
-    """Values as rows, without a copy when there is only one."""
+def _stack(values: list[Any]) -> Any:
+    """Stack values as rows, without a copy when there is only one."""
     if not all(isinstance(value, Tensor) for value in values):
         (value,) = values
         return value
@@ -281,7 +287,7 @@ def _stacked(values: list[Any]) -> Any:
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
-    """Dropout draws from torch's global stream. `torch.manual_seed` would do, but takes a millisecond."""
+    """Seed torch's global stream, from which dropout draws; `torch.manual_seed` takes a millisecond longer."""
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(seed)

@@ -1,7 +1,7 @@
-"""What the server sends to clients: the same to all of them, or to each its own.
+"""Messages of the server to clients: values for all of them, or one row for each (`Each`).
 
-A message is a dictionary of tensors, numbers, lists and dictionaries. Every client gets a copy: what a step changes in
-place changes nothing for anybody else.
+A message is a dictionary of tensors, numbers, texts, lists and dictionaries. Every client gets a copy: a step that
+changes it in place changes it for nobody else.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Each:
-    """A value of a message of which every client gets its own row, and nobody another's."""
+    """A value of a message of which every client gets its own row only."""
 
     values: Tensor
     """One row for each client of the federation, by client number."""
 
     def of(self, clients: Sequence[int]) -> Tensor:
-        """The rows of some clients."""
+        """Return the rows of some clients."""
         return self.values[torch.as_tensor(list(clients), dtype=torch.int64)]
 
 
-def received(message: Message, client: int, device: torch.device) -> dict[str, Any]:
-    """A message as one client receives it: a copy of its own."""
-    return shared(message, device) | {name: rows[0] for name, rows in own(message, [client], device).items()}
+def for_client(message: Message, client: int, device: torch.device) -> dict[str, Any]:
+    """Return a message as one client receives it: a copy of its own."""
+    return shared_part(message, device) | {name: rows[0] for name, rows in own_part(message, [client], device).items()}
 
 
-def shared(message: Message, device: torch.device) -> dict[str, Any]:
-    """The part of a message that is the same for all clients, as a copy on `device`."""
-    return {name: _copied(value, device) for name, value in message.items() if not isinstance(value, Each)}
+def shared_part(message: Message, device: torch.device) -> dict[str, Any]:
+    """Return a copy on `device` of the values that are the same for all clients."""
+    return {name: _copy(value, device) for name, value in message.items() if not isinstance(value, Each)}
 
 
-def own(message: Message, clients: Sequence[int], device: torch.device) -> dict[str, Tensor]:
-    """The part of a message of which each client has its own: one row for each of `clients`."""
+def own_part(message: Message, clients: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """Return the values of which each client has its own: one row for each of `clients`."""
     return {name: value.of(clients).to(device) for name, value in message.items() if isinstance(value, Each)}
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors that a message holds, at any depth."""
+    """Yield the tensors of a message, at any depth."""
     if isinstance(value, Each):
         value = value.values
     if isinstance(value, Tensor):
@@ -58,7 +58,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def digest(message: Message) -> str:
-    """SHA-256 of a message; one that holds anything but tensors, numbers, texts, lists and dictionaries is refused."""
+    """Return the SHA-256 of a message; refuse values other than tensors, numbers, texts, lists and dictionaries."""
     made = hashlib.sha256()
     for part in _parts(message, "the message"):
         made.update(part)
@@ -66,7 +66,7 @@ def digest(message: Message) -> str:
 
 
 def _parts(value: Any, place: str) -> Iterator[bytes]:
-    """What a value of a message is made of, as bytes that say where they end."""
+    """Yield the bytes of a message's value, with lengths, so that different values have different bytes."""
     if isinstance(value, Each):
         yield b"each"
         value = value.values
@@ -92,12 +92,12 @@ def _parts(value: Any, place: str) -> Iterator[bytes]:
         )
 
 
-def _copied(value: Any, device: torch.device) -> Any:
-    """A value that shares nothing with the one given."""
+def _copy(value: Any, device: torch.device) -> Any:
+    """Return a deep copy of a value on `device`."""
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=True)
     if isinstance(value, Mapping):
-        return {key: _copied(one, device) for key, one in value.items()}
+        return {key: _copy(one, device) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copied(one, device) for one in value)
+        return type(value)(_copy(one, device) for one in value)
     return value

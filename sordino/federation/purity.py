@@ -1,15 +1,14 @@
-"""Steps are pure functions: what they leave in objects that outlive them reaches others past the gate.
+"""Purity of steps: what a step leaves in objects that outlive it would reach others past the gate.
 
 In a simulation a method's clients and its script run in one process. Clients have a copy of the method and of the
-network, so that nothing which a step writes there reaches the script. What it writes there, into a class or a module
-would still reach the next client: after every step the method, the network, and the classes and modules in which the
-user wrote them, must be as they were. A random generator that lives there counts too: how much a client has drawn from
-it shows in what the next one draws.
+network, so that what a step writes there does not reach the script. It would still reach the next client. So after
+every step the method, the network, and the classes and modules in which the user wrote them must be unchanged. This
+includes random generators: what one client draws would show in what the next one draws.
 
-This finds mistakes. Code that is meant to get round it can: files, other modules and what they hold (numpy's and
-Python's global generators among it), the garbage collector. Not looked into are objects of Sordino's own classes,
-arrays of more than `SMALL` bytes (of tensors, what torch counts as changes), and what neither has attributes nor can be
-pickled within `PICKLED` bytes: locks, context variables, open files.
+This finds mistakes. Code that wants to evade it can: through files, other modules and what they hold (numpy's and
+Python's global generators among it), or the garbage collector. Not compared are objects of Sordino's own classes, the
+contents of arrays of more than `SMALL` bytes (for tensors, torch's version counter is), and objects that have no
+attributes and cannot be pickled within `PICKLED` bytes: locks, context variables, open files.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from sordino.method import Method
 from sordino.models.checks import attributes
 
 OURS = ("sordino", "builtins", "abc", "typing", "dataclasses")
-"""Packages whose classes and modules are not looked at."""
+"""Packages whose classes and modules are not compared."""
 NETWORKS = (*OURS, "torch")
 """Packages whose layers are not compared."""
 DEPTH, ENTRIES = 6, 2000
 """Depth to which tables and lists are compared, and entries of each: datasets may lie in a user's module."""
 SMALL = 2**16
-"""Arrays of at most so many bytes are compared by what they hold."""
+"""Size in bytes up to which arrays are compared by their contents."""
 PICKLED = 2**18
-"""Objects that other packages know how to pickle are compared by that, if it takes at most so many bytes."""
+"""Size in bytes up to which objects of other packages are compared by their pickles."""
 OPENED = 20_000
-"""After so many objects those of other packages are no longer opened: one may hold all that a library knows."""
+"""Number of objects after which those of other packages are no longer opened: one may hold a whole library."""
 CONTAINERS = (dict, MappingProxyType, list, tuple, collections.deque, set, frozenset)
 """Containers that may be replaced by another with equal entries."""
 WORKED_IN = ("_bound", "_keepers", "_squaring")
@@ -55,7 +54,8 @@ WORKED_IN = ("_bound", "_keepers", "_squaring")
 
 
 class Same:
-    """An object that equals itself alone; it lives on here, so that no other gets its place in memory."""
+    """A reference that equals only references to the same object; it keeps the object alive, so that its id stays
+    unique."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -70,8 +70,8 @@ class Surroundings:
     """A method and a network, and the classes and modules in which a user wrote them, which steps must not change."""
 
     def __init__(self, method: Method, learner: Learner, example: Tensor) -> None:
-        """A user's network is run once, on an `example` that is nobody's, so that what it makes once, like a table of
-        positions, is there before the first client comes."""
+        """Run a user's network once on an `example`, which belongs to nobody: what it computes once, such as a table of
+        positions, exists before the first client's step."""
         self._method, self._learner = method, learner
         self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
         layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
@@ -80,20 +80,20 @@ class Surroundings:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 learner.module(example)
         self._classes += written
-        names = dict.fromkeys([kind.__module__ for kind in self._classes] + _hooked(learner.written))
+        names = dict.fromkeys([kind.__module__ for kind in self._classes] + _modules_of_hooks(learner.written))
         self._modules = [sys.modules[name] for name in names if name in sys.modules]
 
     @contextlib.contextmanager
     def unchanged(self, step: str) -> Iterator[None]:
-        """Refuse a step that changes any of it."""
+        """Refuse a step that changes any of them."""
         before = self._seen()
         yield
         after = self._seen()
         changed = [name for name in {**before, **after} if before.get(name, Same(before)) != after.get(name)]
         if changed:
             raise UserError(
-                f"The step {step} changed {changed[0]}, by which others would learn of its client's records past the "
-                "gate: let a step return what it sends and keeps, and change nothing that outlives it."
+                f"The step {step} changed {changed[0]}, through which others could learn of its client's records past "
+                "the gate: let a step return what it sends and keeps, and change nothing that outlives it."
             )
 
     def _seen(self) -> dict[str, Any]:
@@ -105,15 +105,15 @@ class Surroundings:
             held = {name: value for name, value in vars(self._learner).items() if name not in WORKED_IN}
             found |= {f"data.learner.{name}": value for name, value in held.items()}
         for kind in self._classes:
-            found |= {f"{kind.__qualname__}.{name}": value for name, value in _own(vars(kind))}
+            found |= {f"{kind.__qualname__}.{name}": value for name, value in _chosen_by_user(vars(kind))}
         for module in self._modules:
-            found |= {f"{module.__name__}.{name}": value for name, value in _own(vars(module))}
+            found |= {f"{module.__name__}.{name}": value for name, value in _chosen_by_user(vars(module))}
         look = Look({module.__name__ for module in self._modules}, self._learner.written)
         return {name: look.at(value, DEPTH) for name, value in found.items()}
 
 
 class Look:
-    """One look at everything: each object is opened once."""
+    """One snapshot of everything: each object is opened once."""
 
     def __init__(self, homes: set[str], network: nn.Module) -> None:
         """`homes` are the modules whose functions and classes are opened; Sordino binds the parameters of `network` to
@@ -127,7 +127,7 @@ class Look:
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-            return type(value), repr(value)  # a number that is none equals itself so
+            return type(value), repr(value)  # nan equals itself as text
         if id(value) in self._met or not depth:
             return Same(value)
         self._met[id(value)] = value
@@ -158,7 +158,7 @@ class Look:
         elif isinstance(value, CONTAINERS):
             found = len(value), self._each(value, depth)
         elif isinstance(value, type):
-            found = self._named(dict(_own(vars(value))), depth) if value.__module__ in self._homes else None
+            found = self._named(dict(_chosen_by_user(vars(value))), depth) if value.__module__ in self._homes else None
         elif not isinstance(value, ModuleType):
             found = self._run(value, depth) or self._object(value, depth)
         return found
@@ -184,7 +184,7 @@ class Look:
         """Take a snapshot of what functions, generators and caches carry about; None for other objects."""
         found: Any = None
         if isinstance(value, FunctionType):
-            found = self._each(_carried(value), depth) if value.__module__ in self._homes else "elsewhere"
+            found = self._each(_values_held(value), depth) if value.__module__ in self._homes else "elsewhere"
         elif isinstance(value, functools._lru_cache_wrapper):
             # Not in the order of its use, nor how often it was asked: a table that is full may be read.
             held = sorted(gc.get_referents(value), key=id) if value.__module__ in self._homes else ()
@@ -203,7 +203,8 @@ class Look:
         return found
 
     def _object(self, value: Any, depth: int) -> Any:
-        """The attributes of an object; of another package's, what it pickles of itself, which leaves out its caches."""
+        """Take a snapshot of an object's attributes; of another package's object, its pickle, which leaves out
+        caches."""
         kind = type(value)
         if _root(kind) == "sordino":
             return None
@@ -213,7 +214,7 @@ class Look:
             if kind.__reduce_ex__ is not object.__reduce_ex__ or any(
                 "__reduce__" in vars(one) or "__getstate__" in vars(one) for one in kind.__mro__[:-1]
             ):
-                pickled = _pickled(value)
+                pickled = _pickle(value)
                 if pickled is not None:
                     return pickled
         lazy = {name for one in kind.__mro__ for name in _lazy(one)}
@@ -229,8 +230,8 @@ class _Short(io.BytesIO):
         return super().write(more)
 
 
-def _pickled(value: Any) -> bytes | None:
-    """A value as it would be stored; None where it cannot be, or is too long for that."""
+def _pickle(value: Any) -> bytes | None:
+    """Return the pickle of a value; None where it cannot be pickled, or is too long."""
     file = _Short()
     try:
         with warnings.catch_warnings():
@@ -250,12 +251,12 @@ def _root(kind: type) -> str:
 
 
 def _lazy(kind: type) -> list[str]:
-    """Attributes that are computed when they are first asked for, and then kept."""
+    """Return the names of cached properties."""
     return [name for name, value in vars(kind).items() if isinstance(value, functools.cached_property)]
 
 
-def _hooked(network: nn.Module) -> list[str]:
-    """The modules of functions that a user has hung on layers: those of hooks, and of a `forward` that was replaced."""
+def _modules_of_hooks(network: nn.Module) -> list[str]:
+    """Return the modules of functions that a user attached to layers: hooks, and a replaced `forward`."""
     hung = [one for part in network.modules() for value in vars(part).values() for one in _values(value)]
     names = [one.__module__ for one in hung if isinstance(one, FunctionType)]
     return [name for name in names if name.partition(".")[0] not in NETWORKS]
@@ -265,14 +266,14 @@ def _values(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else (value,)
 
 
-def _own(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Values under names that a user chose: dunder names, which Python itself writes, and modules, which may be
-    imported at any time, are left out."""
+def _chosen_by_user(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the values under names that a user chose, without dunder names, which Python itself writes, and modules,
+    which may be imported at any time."""
     return [(name, value) for name, value in names.items() if name[:2] != "__" and not isinstance(value, ModuleType)]
 
 
-def _carried(function: FunctionType) -> tuple[Any, ...]:
-    """Values that a function holds: defaults, closure, attributes."""
+def _values_held(function: FunctionType) -> tuple[Any, ...]:
+    """Return the values that a function holds: defaults, closure, attributes."""
     closed = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # an empty one

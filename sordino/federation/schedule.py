@@ -1,4 +1,4 @@
-"""How many rounds a run has, who is asked in each, and how often anybody is asked."""
+"""Schedules: rounds of a run, the cohort of each round, and the turns of each client."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Schedule:
     rounds: int
     clients: int
     cohort: int
-    """How many clients a round asks."""
+    """Number of clients that a round asks."""
     turns: int
-    """How often a client takes part, at the most."""
+    """Largest number of rounds in which a client takes part."""
 
     @classmethod
     def of(cls, rounds: int, clients: int, participation: float) -> Schedule:
-        """The schedule in which a share `participation` of the clients takes part in each round, in turns."""
+        """Return the schedule in which the share `participation` of the clients takes part in each round, in turns."""
         if clients < 1 or rounds < 1:
             raise UserError(f"A run needs at least one client and one round, not {clients} and {rounds}.")
         if not 0 < participation <= 1:
@@ -34,20 +34,20 @@ class Schedule:
 
 
 class Turns:
-    """Whose turn it is: everybody once, in random order, before anybody's second time.
+    """Cohorts of the rounds: every client once, in random order, before any client a second time.
 
-    No client thus takes part more often than ceil(rounds x cohort / clients) times, whatever the seed; the
-    schedule never looks at data. Clients may have limits of their own: the turns of those who have reached theirs go to
-    the others, and a cohort is smaller, or empty, only where there are not enough others left.
+    So no client takes part more often than ceil(rounds x cohort / clients) times, whatever the seed; the schedule does
+    not depend on data. Clients may have limits of their own: the turns of those who have reached theirs go to the
+    others, and a cohort is smaller, or empty, only where not enough others are left.
     """
 
     def __init__(self, schedule: Schedule, source: Source, limits: np.ndarray | None = None) -> None:
-        """`limits` says how often each client may take part at the most: public, as the whole schedule is."""
+        """`limits` is the largest number of turns of each client: public, as the whole schedule is."""
         self._schedule, self._source, self._limits = schedule, source, limits
         self._begin()
 
     def of(self, number: int) -> list[int]:
-        """The clients of a round, in ascending order."""
+        """Return the clients of round `number`, in ascending order."""
         if number < self._number:
             self._begin()
         while self._number < number:
@@ -55,20 +55,21 @@ class Turns:
         return self._taken
 
     def last(self) -> int:
-        """The last round in which anybody has a turn."""
+        """Return the last round in which any client has a turn."""
         if self._limits is None:
             return self._schedule.rounds - 1
         return max((number for number in range(self._schedule.rounds) if self.of(number)), default=0)
 
     def stopped(self, rounds: int) -> dict[int, int]:
-        """Who is passed over within so many rounds, and after which; zero for a client that never had a turn."""
+        """Return the clients that reach their limit within `rounds` rounds, each with the number of rounds after which
+        it stops; zero for a client that never had a turn."""
         if self._limits is None:
             return {}
         self.of(rounds - 1)
         return {int(client): int(self._latest[client]) + 1 for client in np.flatnonzero(self._limits < self._passes)}
 
     def unreached(self) -> list[int]:
-        """Who has had no turn by now."""
+        """Return the clients that have had no turn so far."""
         absent: list[int] = np.flatnonzero(self._latest < 0).tolist()
         return absent
 
@@ -93,7 +94,7 @@ class Turns:
         self._taken = np.sort(taken).tolist()
 
     def _next_pass(self) -> np.ndarray:
-        """Everybody who may take part once more, in random order."""
+        """Return the clients that may take part once more, in random order."""
         self._passes += 1
         order = np.random.default_rng(self._source.key("turns", self._passes)).permutation(self._schedule.clients)
         return order if self._limits is None else order[self._limits[order] >= self._passes]

@@ -60,7 +60,7 @@ at low rates without privacy, where alpha slows the cross-entropy too. (KT = 3 w
 |---|---|
 | theta_i, theta_i^t | the teacher `me["model"]`, the student |
 | KT, N, alpha (Eq. 5 to 9) | `temperature`, `others`, `alpha` |
-| C^t, a^t, s^t, r^t | `threshold["clip"]`, action, (loss, accuracy), reward: `parts/ppo_threshold.py` |
+| C^t, a^t, s^t, r^t | `threshold["clip"]`, action, (loss, accuracy), reward: `parts/ppo.py` |
 | Q, B | `epochs`, `batch` |
 """
 
@@ -96,9 +96,9 @@ class ACDPpFSD(Clipped):
     clipping: Clipping = LearnedThreshold()
     """`ppo` is the paper's; `fixed` is its DP-pFSD, `quantile` its AQC."""
     distillation: Literal["decoupled", "classic", "none"] = "decoupled"
-    """How a client learns from its own last model (its ablations: `classic`, `none`)."""
+    """Distillation from the client's own last model (its ablations: `classic`, `none`)."""
     temperature: Positive = 3.0
-    """Of the softened probabilities: KT. Not given for this method; pFedSD's 3."""
+    """Temperature of the softened probabilities: KT. Not given for this method; pFedSD's 3."""
     others: NotNegative = 0.25
     """The weight of the non-target part: N. Paper: 0.25."""
     alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.9
@@ -124,7 +124,7 @@ class ACDPpFSD(Clipped):
         return Result(send=sent, keep={"model": model}, start=start)
 
     def _loss(self, me: dict[str, Tensor], data: Records) -> Loss:
-        """Eq. 9: alpha CE + (1 - alpha) (TCKD + N NCKD); cross-entropy alone the first time."""
+        """Return the loss of Eq. 9: alpha CE + (1 - alpha) (TCKD + N NCKD); cross-entropy alone the first time."""
         if self.distillation == "none":
             return cross_entropy
         teacher = data.logits(me["model"])

@@ -83,24 +83,24 @@ class AdaDPCFL(RecordLevel):
     }
 
     clipping: Clipping = Learned()
-    """How thresholds are chosen: `ddpg` (the paper's), `fixed`, `quantile`, `median`, or near a `percentile` of a
+    """Rule for the thresholds: `ddpg` (the paper's), `fixed`, `quantile`, `median`, or near a `percentile` of a
     client's gradient norms (in the place of DP-AGR)."""
     angle: NotNegative | None = None
-    """Where clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap), or a
-    distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""
+    """Distance at which clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap),
+    or a distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""
     vectors: Count = 3
     """Singular vectors of a subspace: p. PACFL's script: 3."""
     dimensions: Count = 8
-    """To how many dimensions records are projected before their second moments are released."""
+    """Number of dimensions to which records are projected before their second moments are released."""
     cluster_share: Annotated[float, Field(ge=0, le=1 - LEAST_SHARE, allow_inf_nan=False)] | None = None
     """The share of epsilon that the grouping costs; 0: clients are not grouped. Without one, as much as it takes for
     clients that are `gap` apart to be told apart; where that is more than half, clients are not grouped."""
     gap: Positive = 0.35
-    """How different clients are expected to be: the distance (Frobenius) of the second moments of their projected
+    """Expected difference of clients: the distance (Frobenius) of the second moments of their projected
     records, each divided by its trace. Clients with two labels each and none in common are 0.49 apart in the median on
     Fashion-MNIST and 0.34 on MNIST."""
     proximity: NotNegative = 0.1
-    """How strongly clusters learn from each other: L. 0: not at all (PACFL). Paper: 1, 0.1, 0.01."""
+    """Strength with which clusters learn from each other: L. 0: not at all (PACFL). Paper: 1, 0.1, 0.01."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         clients = fed.schedule.clients
@@ -127,7 +127,7 @@ class AdaDPCFL(RecordLevel):
 
     @sends(lambda self: self._description())
     def describe(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
-        """What the grouping is made of; nothing is trained."""
+        """Describe the client's records for the grouping; nothing is trained."""
         if self.variant == "paper":
             x, y = data.raw()
             return Result(send={"subspace": self._subspace(x, y, message["width"])})
@@ -162,7 +162,7 @@ class AdaDPCFL(RecordLevel):
         clustering.draw(state.distances.numpy(), state.clusters.numpy(), folder / "clusters.png", unit)
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
-        """s / C with the released s = (2 eta C / B) sqrt(2 ln(1.25/delta)) T / epsilon."""
+        """Return s / C with the released s = (2 eta C / B) sqrt(2 ln(1.25/delta)) T / epsilon."""
         return 2 * self.rate / self.batch * math.sqrt(2 * math.log(1.25 / delta)) * rounds / epsilon
 
     def _description(self) -> Releases:
@@ -199,6 +199,7 @@ class AdaDPCFL(RecordLevel):
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)
 
     def _subspace(self, x: Tensor, y: Tensor, width: int) -> Tensor:
-        """A basis of the first singular vectors of all classes, filled up with zeros to so many columns."""
+        """Return a basis of the first singular vectors of all classes, padded with zeros to a fixed number of
+        columns."""
         basis = clustering.class_subspace(x.flatten(1), y, self.vectors)[:, :width].float()
         return torch.cat([basis, basis.new_zeros(len(basis), width - basis.shape[1])], dim=1)

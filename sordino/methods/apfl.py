@@ -75,7 +75,8 @@ class APFL(Clipped):
         return Result(send=sent, keep={"model": mixture(alpha, own, shared), "own": own, "alpha": alpha}, start=start)
 
     def adapted(self, alpha: Tensor, own: Tensor, shared: Tensor, data: Records) -> Tensor:
-        """alpha after a gradient step on the mixture's loss: its derivative is <v - w, gradient at the mixture>."""
+        """Return alpha after a gradient step on the mixture's loss: its derivative is <v - w, gradient at the
+        mixture>."""
         batch = next(self.descent(data.afresh()).batches())
         slope = data.gradient(mixture(alpha, own, shared), batch)
         return (alpha - self.rate * torch.dot(own - shared, slope)).clamp(0, 1)
@@ -85,5 +86,5 @@ class APFL(Clipped):
 
 
 def mixture(alpha: Tensor, own: Tensor, shared: Tensor) -> Tensor:
-    """What the client predicts with: alpha v + (1 - alpha) w."""
+    """Return the model that the client predicts with: alpha v + (1 - alpha) w."""
     return alpha * own + (1 - alpha) * shared

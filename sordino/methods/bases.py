@@ -29,7 +29,7 @@ Clipping = Annotated[Threshold, Named(RULES)]
 """Rule for the clipping threshold: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon is
 infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
-"""What is not covered by epsilon where records are protected."""
+"""Sentence on what epsilon does not cover where records are protected."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class RecordLevel(Method):
 
     unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"
-    """What clients with different budgets differ in: their noise, or their sampling rate."""
+    """Difference between clients with different budgets: their noise, or their sampling rate."""
 
     clip: Positive = 1.0
     """The threshold C to which each record's gradient is scaled down."""

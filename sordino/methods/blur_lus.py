@@ -45,7 +45,7 @@ class BlurLus(Clipped):
     paper: ClassVar[str] = "Cheng et al., CVPR 2022"
 
     strength: NotNegative = 0.1
-    """How strongly the update is held within C: lambda. 0: not at all. Paper: not known; usual: 0.1."""
+    """Strength with which the update is held within C: lambda. 0: not at all. Paper: not known; usual: 0.1."""
     keep: Annotated[float, Field(gt=0, le=1)] = 0.7
     """The share of the update's entries that are kept. 1: all. Usual: 0.4 to 0.7."""
 
@@ -62,7 +62,7 @@ class BlurLus(Clipped):
         bound = whole(message["clip"])
 
         def beyond(distance: Tensor) -> Tensor:
-            """The length of the gradient of (lambda/2) max(0, distance - C)^2."""
+            """Return the norm of the gradient of (lambda/2) max(0, distance - C)^2."""
             return self.strength * (distance - bound).clamp(min=0)
 
         pull = Tether(start, torch.ones_like(start), beyond) if self.strength > 0 else None
@@ -73,7 +73,7 @@ class BlurLus(Clipped):
         return Result(send=sent, keep={"model": model}, start=start)
 
     def sparse(self, update: Tensor) -> Tensor:
-        """The update with all but the share `keep` of its entries, the largest ones, set to zero."""
+        """Return the update with only the share `keep` of its entries, the largest ones; the others are zero."""
         size = len(update)
         count = max(1, round(self.keep * size))
         return update if count == size else update * grow_mask(torch.zeros_like(update), update, [count], [size])

@@ -46,7 +46,7 @@ from sordino.privacy.release import Bare, sends
 
 @dataclass(frozen=True)
 class CFL(Method):
-    """Clusters are parted where their members pull apart."""
+    """Clusters are split where their members pull apart."""
 
     title: ClassVar[str] = "clusters are parted in two where their members pull apart, without privacy"
     paper: ClassVar[str] = "Sattler et al., IEEE TNNLS 2020"
@@ -59,9 +59,9 @@ class CFL(Method):
     """Its members pull apart while the longest update is longer than this share: epsilon_2. Paper: 1 to 10 times
     epsilon_1; released code: 1.6 as a length."""
     smallest: Annotated[int, Field(ge=2, le=1_000_000)] = 3
-    """Clusters of fewer clients are not parted. Released code: 3."""
+    """Fewest clients of a cluster that is split. Released code: 3."""
     settling: Count = 5
-    """In so many rounds at the beginning nothing is parted. Released code: 20, of 100 and more."""
+    """Rounds at the beginning in which no cluster is split. Released code: 20, of 100 and more."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         clusters = torch.zeros(fed.schedule.clients, dtype=torch.int64)

@@ -41,8 +41,8 @@ class Ditto(Clipped):
     paper: ClassVar[str] = "Li, Hu, Beirami, Smith, ICML 2021"
 
     strength: NotNegative = 1.0
-    """How strongly the personal model is held near the global one: lambda; 0 is local training. Paper: the best of
-    values from 0.01 to 2. From 2 / rate on, steps overshoot."""
+    """Strength with which the personal model is held near the global one: lambda; 0 is local training. Paper: the best
+    of values from 0.01 to 2. From 2 / rate on, steps overshoot."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))

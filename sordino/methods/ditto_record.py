@@ -46,8 +46,8 @@ class DittoRecord(RecordClipped):
     paper: ClassVar[str] = "Li, Hu, Beirami, Smith, ICML 2021"
 
     strength: NotNegative = 1.0
-    """How strongly the personal model is held near the global one: lambda; 0 is local training. Paper: the best of
-    values from 0.01 to 2. From 2 / rate on, steps overshoot."""
+    """Strength with which the personal model is held near the global one: lambda; 0 is local training. Paper: the best
+    of values from 0.01 to 2. From 2 / rate on, steps overshoot."""
     personal_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
     """The share of the noisy gradients that trains the personal model; 0 leaves DP-FedAvg, 1 local training."""
 
@@ -69,6 +69,7 @@ class DittoRecord(RecordClipped):
         return Result(send=sent, keep={"model": personal}, start=me["model"])
 
     def personal_steps(self, steps: int, participations: int) -> int:
-        """How many of a round's steps train the personal model of a client that has taken part so often before."""
+        """Return the number of a round's steps that train the personal model of a client, which has taken part
+        `participations` times before."""
         before, now = (math.ceil(self.personal_share * steps * turns) for turns in (participations, participations + 1))
         return now - before

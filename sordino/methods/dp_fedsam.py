@@ -49,9 +49,9 @@ class DPFedSAM(Clipped):
     }
 
     rho: NotNegative = 0.05
-    """How far uphill the gradient is taken. Released code: 0.5, with `adaptive`; 0: DP-FedAvg."""
+    """Distance uphill at which the gradient is taken. Released code: 0.5, with `adaptive`; 0: DP-FedAvg."""
     adaptive: bool = False
-    """Whether the way uphill is scaled by the weights, as in the released code."""
+    """Whether the step uphill is scaled by the weights, as in the released code."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
@@ -71,7 +71,7 @@ class DPFedSAM(Clipped):
         return Result(send=sent, keep={"model": model}, start=start)
 
     def uphill(self, model: Tensor, gradient: Tensor) -> Tensor:
-        """The point at distance rho where the loss is largest, to first order."""
+        """Return the point at distance rho where the loss is largest, to first order."""
         scale = model.abs() if self.adaptive else torch.ones_like(model)
         length = torch.linalg.vector_norm(scale * gradient).clamp(min=1e-12)
         return model + self.rho / length * scale.square() * gradient

@@ -44,9 +44,9 @@ class DPIFCA(Clipped):
     paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020; clipped updates: McMahan et al., ICLR 2018"
 
     clusters: Count = 2
-    """How many models there are: k. Paper: 2 to 4, as many as there are groups."""
+    """Number of models: k. Paper: 2 to 4, as many as there are groups."""
     clipping: Whole = Fixed()
-    """How the threshold is chosen: `fixed`, `quantile` or `median`, each with its own settings."""
+    """Rule for the threshold: `fixed`, `quantile` or `median`, each with its own settings."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(

@@ -64,9 +64,9 @@ class FedADDP(Clipped):
     tau: NotNegative = 0.4
     """The Fisher value, scaled to [0, 1] in each tensor, from which a parameter is personal. Released code: 0.4."""
     lambda1: NotNegative = 0.1
-    """How strongly personal parameters are held near their start. Released code: 0.1."""
+    """Strength with which personal parameters are held near their start. Released code: 0.1."""
     lambda2: NotNegative = 0.05
-    """How strongly the shared update's norm is drawn to its bound. Released code: 0.05."""
+    """Strength with which the shared update's norm is drawn to its bound. Released code: 0.05."""
     beta: Positive = 0.1
     """In `paper`: the width of a coordinate's bounds, relative to its weight. Released code: 0.1."""
     evenness: Annotated[float, Field(ge=1e-3, le=1)] = 0.5
@@ -116,7 +116,7 @@ class FedADDP(Clipped):
         return super().settled(clients)
 
     def axes(self, model: Tensor) -> Tensor:
-        """By how much each coordinate may move and how much noise it gets, in units of C; their mean square is one."""
+        """Return the bound and noise of each coordinate, in units of C; their mean square is one."""
         sizes = model.abs() / model.square().mean().sqrt().clamp(min=1e-12)
         mixed = self.evenness + (1 - self.evenness) * sizes
         return mixed / mixed.square().mean().sqrt()

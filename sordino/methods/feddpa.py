@@ -77,18 +77,18 @@ class FedDPA(Clipped):
     """The Fisher value, scaled to [0, 1] in each tensor, from which a parameter is personal. 0: all are;
     above 1: none. Code 0.4; paper's grid 0.05 to 0.5."""
     lambda1: NotNegative = 0.05
-    """How strongly personal parameters are held near their start. Paper's best 0.05; code 0.1; 0: off."""
+    """Strength with which personal parameters are held near their start. Paper's best 0.05; code 0.1; 0: off."""
     lambda2: NotNegative = 0.1
-    """How strongly the shared update's norm is drawn to C. Paper's best 0.1; code 0.05; 0: off."""
+    """Strength with which the shared update's norm is drawn to C. Paper's best 0.1; code 0.05; 0: off."""
     schedule: Literal["alternating", "two-phase"] = "alternating"
     """Personal and shared parameters take turns in each epoch (paper), or one after the other (code)."""
     constraints: Literal["paper", "code"] = "paper"
     """Penalties on one norm around the round's start, or on the sum of tensor norms around the global model."""
     base: Literal["start", "global"] = "start"
-    """From where the update is measured: the round's start (paper), or the global model (code)."""
+    """Origin of the update: the round's start (paper), or the global model (code)."""
     weights: Literal["uniform", "records"] = "uniform"
-    """How updates are averaged: all alike, or by the clients' numbers of records (code), which leave bare: epsilon is
-    infinite."""
+    """Weights of the average of updates: equal, or by the clients' numbers of records (code), which leave bare: epsilon
+    is infinite."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
@@ -142,7 +142,7 @@ class FedDPA(Clipped):
         return by_records(got.rows("records"), got.rows("update"))
 
     def _phases(self) -> list[str]:
-        """Which group each pass over the records trains."""
+        """Return the group of parameters that each pass over the records trains."""
         if self.schedule == "alternating":
             return ["personal", "shared"] * self.epochs
         return ["personal"] * self.epochs + ["shared"] * self.epochs
@@ -150,7 +150,7 @@ class FedDPA(Clipped):
     def _penalties(
         self, start: Tensor, received: Tensor, personal: Tensor, shared: Tensor, clip: float | Tensor, layout: Layout
     ) -> tuple[Pull, Pull]:
-        """The gradients of (lambda1/2) |u - u0| (Eq. 9) and (lambda2/2) | |v - v0| - C | (Eq. 11)."""
+        """Return the gradients of (lambda1/2) |u - u0| (Eq. 9) and (lambda2/2) | |v - v0| - C | (Eq. 11)."""
 
         def hold(length: Tensor) -> float:
             return self.lambda1 / 2
@@ -177,11 +177,12 @@ class FedDPA(Clipped):
         return ["The noise of the released code follows from the number of all clients' records, which it discloses."]
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
-        """What the released code computes: DP-SGD on the pooled records, although noise is added once a round."""
+        """Return the multiplier of the released code: that of DP-SGD on the pooled records, although noise is added
+        once a round."""
         steps = round(rounds * self.epochs * records / self.batch)
         return rdp_multiplier(epsilon, steps, delta, rate=min(1.0, self.batch / records))
 
 
 def unit(vector: Tensor) -> Tensor:
-    """The vector scaled to length one; the zero vector stays zero, so that it is a subgradient of the norm."""
+    """Scale a vector to length one; the zero vector stays zero, so that the result is a subgradient of the norm."""
     return vector / torch.linalg.vector_norm(vector).clamp(min=1e-12)

@@ -43,7 +43,7 @@ twenty.
 | the perturbed change | `_rehearsed`; in `paper` the message |
 | beta, beta_0, a, sigma_0 (Eq. 11) | `self.share`, `beta0`, `growth`, the multiplier at epsilon 6 |
 | p% per round | `schedule(beta, t, T)` |
-| C, tw_l, gamma (Eq. 14, Alg. 1) | `clip`, `stepped`, `gamma` |
+| C, tw_l, gamma (Eq. 14, Alg. 1) | `clip`, `step_weights`, `gamma` |
 | lambda_1, lambda_2 | `lambda1`, `lambda2` |
 """
 
@@ -84,19 +84,19 @@ class FedGLPADP(Clipped):
     }
 
     masks: Literal["perturbed", "exact"] = "perturbed"
-    """What the masks of `sound` grow from: the `perturbed` change, as published, or the `exact` one."""
+    """Change from which the masks of `sound` grow: the `perturbed` change, as published, or the `exact` one."""
     clipping: Clipping = LayerWise()
     """`layer-wise` is the paper's; `fixed` leaves the masks only (its ablation)."""
     beta0: Share = 0.3
     """The share of personal parameters in the end, at moderate noise. Paper: 0.3."""
     growth: NotNegative = 0.2
-    """How strongly that share grows with the noise multiplier (Eq. 11's a). Paper: 0.2. 0: the share is fixed."""
+    """Growth of that share with the noise multiplier (Eq. 11's a). Paper: 0.2. 0: the share is fixed."""
     moderate_epsilon: Epsilon = 6.0
     """The budget at which noise is called moderate: sigma_0 is its multiplier. Paper: 6."""
     lambda1: NotNegative = 0.05
-    """How strongly personal parameters are held near their start. Not given; FedDPA's best."""
+    """Strength with which personal parameters are held near their start. Not given; FedDPA's best."""
     lambda2: NotNegative = 0.1
-    """How strongly the shared update's norm is drawn to C. Not given; FedDPA's best."""
+    """Strength with which the shared update's norm is drawn to C. Not given; FedDPA's best."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         beta, layers, rounds = self.share(fed.schedule, fed.budget), fed.layout.layers, fed.schedule.rounds
@@ -140,7 +140,7 @@ class FedGLPADP(Clipped):
         return Result(send=sent, keep={"model": model, "personal": mask}, start=start)
 
     def _rehearsed(self, change: Tensor, message: Message, data: Records) -> Tensor:
-        """The client's message once more, clipped alike and with other noise of the same size; it never leaves."""
+        """Return the client's message with the same clipping and other noise of the same size; it never leaves."""
         clips = torch.as_tensor(message["clip"]).reshape(-1)
         parts = change.split(data.layout.layers if len(clips) > 1 else len(change))
         pairs = zip(parts, clips, strict=True)
@@ -150,7 +150,7 @@ class FedGLPADP(Clipped):
     def learn(
         self, public: dict[str, Tensor], message: Message, sent: dict[str, Tensor], layout: Layout
     ) -> dict[str, Tensor]:
-        """The paper's mask and thresholds, from the client's own noisy message."""
+        """Return the paper's mask and thresholds, from the client's own noisy message."""
         layers, perturbed = layout.layers, sent["update"]
         gamma = self.clipping.gamma if isinstance(self.clipping, LayerWise) else 0.0
         # The noise of a layer is proportional to its threshold: norms are compared in its units, or it would rise and
@@ -176,7 +176,7 @@ class FedGLPADP(Clipped):
         return {"shared": torch.ones_like(model), "clips": clips, "norms": torch.full_like(clips, -1.0)}
 
     def share(self, schedule: Schedule, budget: Budget) -> float:
-        """The share of personal parameters in the end: what Eq. 11 wants, held to what leaves something to share."""
+        """Return the final share of personal parameters: that of Eq. 11, limited so that something is shared."""
         return min(MOST_PERSONAL, self.wanted_share(schedule, budget))
 
     def wanted_share(self, schedule: Schedule, budget: Budget) -> float:

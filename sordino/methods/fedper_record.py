@@ -42,8 +42,8 @@ class FedPerRecord(RecordClipped):
     paper: ClassVar[str] = "Arivazhagan, Aggarwal, Singh, Choudhary, 2019"
 
     personal_layers: PersonalLayers = 1
-    """How many of the last layers are personal; of a network with one layer the bias. Paper: 1 to 4 blocks of a ResNet.
-    0 is DP-FedAvg."""
+    """Number of the last layers that are personal; of a network with one layer the bias. Paper: 1 to 4 blocks of a
+    ResNet. 0 is DP-FedAvg."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         shared = body(fed.layout, self.personal_layers)

@@ -44,7 +44,7 @@ class FedRep(Clipped):
     paper: ClassVar[str] = "Collins, Hassani, Mokhtari, Shakkottai, ICML 2021"
 
     personal_layers: PersonalLayers = 1
-    """How many of the last layers are personal; of a network with one layer the bias. Paper: 1. 0 is DP-FedAvg."""
+    """Number of the last layers that are personal; of a network with one layer the bias. Paper: 1. 0 is DP-FedAvg."""
     head_epochs: Annotated[int, Field(ge=0, le=100_000)] = 5
     """Passes in which the personal layers alone are trained; `epochs` then train the body alone. Paper: 10 to 15, and 1
     to 5 for the body."""

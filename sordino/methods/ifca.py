@@ -38,7 +38,7 @@ class IFCA(Method):
     paper: ClassVar[str] = "Ghosh et al., NeurIPS 2020"
 
     clusters: Count = 2
-    """How many models there are: k. Paper: 2 to 4, as many as there are groups."""
+    """Number of models: k. Paper: 2 to 4, as many as there are groups."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(

@@ -44,8 +44,8 @@ class MRMTLRecord(RecordClipped):
     paper: ClassVar[str] = "Liu, Hu, Wu, Smith, NeurIPS 2022"
 
     strength: NotNegative = 3.0
-    """How strongly models are drawn to the mean: lambda; 0 is local training, a very large one DP-FedAvg. Paper: tuned
-    for each budget."""
+    """Strength with which models are drawn to the mean: lambda; 0 is local training, a very large one DP-FedAvg. Paper:
+    tuned for each budget."""
     penalty: When = "round"
     """Whether the penalty acts once before each round's training, or by its gradient in each step (paper)."""
 

@@ -55,7 +55,8 @@ class NbAFL(Clipped):
     }
 
     mu: NotNegative = 0.1
-    """How strongly clients are held near the received model. 0: not at all. Paper: not known; FedProx: 0.01 to 1."""
+    """Strength with which clients are held near the received model. 0: not at all. Paper: not known; FedProx: 0.01 to
+    1."""
     ball: Positive = 2.0
     """In `paper`: the largest norm of a client's weights, C. Paper: not known; on the digits 2 does better than 5."""
     smallest: Share | None = None
@@ -80,7 +81,7 @@ class NbAFL(Clipped):
         return Result(send=sent, keep={"model": model}, start=start)
 
     def _bounded(self, model: Tensor) -> Tensor:
-        """In `paper` the model drawn into the ball around zero; in `sound` the model itself."""
+        """Return the model, in `paper` projected into the ball around zero."""
         return model if self.variant == "sound" else model * (self.ball / model.norm()).clamp(max=1)
 
     def settled(self, clients: int) -> NbAFL:

@@ -28,7 +28,7 @@ than the paper's quadratic. It is not forced to rise with the budget (`sordino c
 | paper | code |
 |---|---|
 | epsilon_i, z_i | the client's plan |
-| F, lambda(t) (Eq. 8, 9) | `parts/curves.py`: `Curve`, `plateau_then_cosine`; fitted by `experiment/curve_fitting.py` |
+| F, lambda(t) (Eq. 8, 9) | `parts/curves.py`: `Curve`, `plateau_then_cosine`; fitted by `study/curve_fitting.py` |
 | r_s, lambda_min | `plateau`, `floor` |
 | T, B, eta | rounds, `batch`, `rate` |
 """
@@ -66,15 +66,15 @@ class PACDP(RecordLevel):
     }
 
     curve: str | None = None
-    """The curve F: a file made by `sordino curve fit` or what stands in one, or a published curve: `mnist`, `cifar10`.
+    """The curve F: a file made by `sordino curve fit` or its contents, or a published curve: `mnist`, `cifar10`.
     Without one, `clip` is every client's threshold."""
     curve_sets: Literal["thresholds", "weights"] = "thresholds"
-    """What follows from the curve: every client's threshold (the paper), or, as a control, how much its update counts,
+    """Use of the curve: every client's threshold (the paper), or, as a control, the weight of its update,
     while every client clips at `clip`."""
     plateau: Share = 0.6
     """The share of rounds before the threshold falls: r_s. Paper: 0.6."""
     floor: Share = 0.1
-    """What it falls to, as a share: lambda_min. Paper: 0.1."""
+    """Share to which the threshold falls: lambda_min. Paper: 0.1."""
     hot_start: bool = False
     """Train the first model on public records."""
     hot_start_epochs: Annotated[int, Field(ge=0, le=100_000)] = 5
@@ -140,20 +140,20 @@ class PACDP(RecordLevel):
         return min(needed)
 
     def _thresholds(self, budgets: np.ndarray) -> Tensor:
-        """Each client's threshold before the schedule."""
+        """Return each client's threshold before the schedule."""
         if self.curve is None or self.curve_sets == "weights" or self.privacy == "none":
             return torch.full((len(budgets),), self.clip)
         return self._along_the_curve(self.curve, budgets)
 
     def _weights(self, budgets: np.ndarray) -> Tensor | None:
-        """How much each client's update counts, one in the mean over all clients; None where all count alike."""
+        """Return the weight of each client's update, one in the mean over all clients; None where all are equal."""
         if self.curve is None or self.curve_sets == "thresholds" or self.privacy == "none":
             return None
         found = self._along_the_curve(self.curve, budgets)
         return found / found.mean()
 
     def _along_the_curve(self, name: str, budgets: np.ndarray) -> Tensor:
-        """F(epsilon_i) for each client."""
+        """Return F(epsilon_i) for each client."""
         curve = curve_called(name)
         return torch.tensor([curve(float(epsilon)) for epsilon in budgets])
 
@@ -165,7 +165,7 @@ class PACDP(RecordLevel):
 
 
 def _average(got: Replies, weights: Tensor | None) -> Tensor:
-    """The mean update, each client's times its weight where there are weights."""
+    """Return the mean update, weighted where there are weights."""
     if weights is None:
         return got.mean("update")
     return weights[list(got.who)] @ got.rows("update") / len(got.who)

@@ -41,11 +41,12 @@ class PACFL(Method):
     paper: ClassVar[str] = "Vahidian et al., AAAI 2023"
 
     angle: NotNegative | None = None
-    """Where clusters are kept apart, in degrees; without one, in the largest gap. Released scripts: 3.5 and 4.9."""
+    """Angle at which clusters are kept apart, in degrees; without one, in the largest gap. Released scripts: 3.5 and
+    4.9."""
     vectors: Count = 3
     """Singular vectors of a class: p. Released scripts: 3 and 5."""
     sample: Count = 100
-    """Of how many records of a class they are taken at the most. Paper: all."""
+    """Largest number of records of a class from which they are computed. Paper: all."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         clients = fed.schedule.clients
@@ -67,7 +68,7 @@ class PACFL(Method):
 
     @sends(lambda self: {"subspace": Bare("singular vectors of the records leave for the clustering")})
     def describe(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
-        """What the grouping is made of; nothing is trained."""
+        """Describe the client's records for the grouping; nothing is trained."""
         vectors = [
             clustering.first_vectors(data.x, (data.y == label) & (data.weight > 0), self.vectors, self.sample)
             for label in range(message["classes"])

@@ -43,7 +43,7 @@ class PFedSD(Clipped):
     weight: NotNegative = 1.0
     """The weight of the distillation beside the cross-entropy: lambda. Paper: 1. 0 is DP-FedAvg."""
     temperature: Positive = 1.0
-    """Of the softened probabilities. Paper: 3; released code: 1."""
+    """Temperature of the softened probabilities. Paper: 3; released code: 1."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
@@ -62,7 +62,7 @@ class PFedSD(Clipped):
         return Result(send=sent, keep={"model": model}, start=start)
 
     def _loss(self, me: dict[str, Tensor], data: Records) -> Loss:
-        """Cross-entropy, and what the teacher says; the first time there is no teacher yet."""
+        """Return cross-entropy plus distillation; cross-entropy alone the first time, without a teacher."""
         if self.weight == 0:
             return cross_entropy
         teacher = data.logits(me["model"])

@@ -73,7 +73,7 @@ class PPSGD(Clipped):
         return Result(send=sent, keep={"model": model, "theta": model - shared}, start=start)
 
     def _personal(self, data: Records) -> Descent:
-        """How the personal part is trained."""
+        """Return local training of the personal part."""
         return replace(self.descent(data), rate=self.personal_rate)
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
@@ -81,7 +81,7 @@ class PPSGD(Clipped):
 
 
 def head(layout: Layout) -> Tensor:
-    """One for the entries of the last layer, zero for the others."""
+    """Return the mask of the last layer: one for its entries, zero for the others."""
     mask = torch.zeros(layout.size)
     mask[-layout.layers[-1] :] = 1
     return mask

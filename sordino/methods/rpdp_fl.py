@@ -21,9 +21,9 @@ nothing, because the server knows who takes part. Averages are uniform.
 
 | paper | code |
 |---|---|
-| epsilon_j, q_j | `fed.record_plan.budgets`, `.sampling`: `privacy/record_search.py: record_rate` |
-| eps(q), its inverse | `privacy/published_rates.py: fitted_rate` |
-| sigma | the multiplier of the plan: the same for all; `privacy/published_rates.py: quick_multiplier` |
+| epsilon_j, q_j | `fed.record_plan.budgets`, `.sampling`: `privacy/accounting/calibration.py: record_rate` |
+| eps(q), its inverse | `privacy/accounting/published_rates.py: fitted_rate` |
+| sigma | the multiplier of the plan: the same for all; `privacy/accounting/published_rates.py: quick_multiplier` |
 | C, tau, eta | `clip`, `data.steps`, `rate` |
 """
 

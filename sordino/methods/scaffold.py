@@ -70,5 +70,5 @@ class Scaffold(Method):
         return {"model": model, "variate": torch.zeros_like(model)}
 
     def _change(self, update: Tensor, variate: Tensor, steps: Tensor) -> Tensor:
-        """c_i^+ - c_i = -c + (x - y_i) / (K eta_l)."""
+        """Return c_i^+ - c_i = -c + (x - y_i) / (K eta_l)."""
         return -variate - update / reach(steps, self.rate, self.momentum)

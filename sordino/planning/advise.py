@@ -1,14 +1,14 @@
-"""What shall I use? Level, method, size of the shared model, and whether to federate at all.
+"""Advice on level, method and size of the shared model, and on whether to federate at all.
 
-The advice follows from one ratio for each level, signal over noise of all that is shared during a run, squared and per
+The advice follows from one ratio for each level: signal over noise of everything shared during a run, squared, per
 parameter. It does not depend on the number of rounds:
 
 - whole clients protected: n clients pull together, and the noise in their sum has deviation 1/mu: (n mu)^2 / d, or,
   where every message carries all of its noise against the server, n mu^2 / d;
 - records protected: each of n clients adds noise of its own to the sum over its r records: n (r mu)^2 / d.
 
-mu is the Gaussian budget of epsilon at delta, d the number of shared parameters. The thresholds below were read off
-comparisons; `tests/experiment/test_advise.py` holds the advice against what was measured (`tests/measured.py`).
+mu is the Gaussian budget of epsilon at delta, d the number of shared parameters. The thresholds below come from
+measured comparisons; `tests/experiment/test_advise.py` compares the advice with the measurements (`tests/measured.py`).
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ from sordino.privacy.unit import Unit, rows_words
 Level = Unit | None
 """What is protected; None where clients had better train alone."""
 HELPS: dict[Unit, float] = {Unit.CLIENT: 0.1, Unit.RECORD: 100.0}
-"""From these ratios on a federated model adds something to a client's own when the two are mixed. Clients with so many
-records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
+"""Ratios from which a federated model improves a client's own model when the two are mixed. Clients with enough records
+to bear record-level noise do well alone, so that the ratio for records must be far higher."""
 QUANTILE_FROM = 8000
-"""Where whole clients are protected: from this many feasible parameters on the threshold follows a quantile of the
-updates. With fewer a fixed one did better, perhaps because the counts that move it are mostly noise."""
+"""Number of feasible parameters from which, where whole clients are protected, the threshold follows a quantile of the
+updates. With fewer a fixed threshold did better, perhaps because the counts that move it are mostly noise."""
 ENOUGH = 1.0
-"""From this ratio on a federated model stands on its own."""
+"""Ratio from which a federated model is good by itself."""
 LEAST_CLIENTS: dict[Unit, int] = {Unit.CLIENT: 15, Unit.RECORD: 2}
-"""The fewest clients with which federating can help: under a promise to whole clients the sum of fewer updates is too
-coarse to learn from, however small the network; under one to records it takes somebody to federate with."""
+"""Fewest clients with which federating can help. Where whole clients are protected, the sum of fewer updates is too
+noisy to learn from, however small the network; where records are, two clients are enough."""
 SMALL = 1000
-"""Parameters of the smallest network that is worth training together, where none is named."""
+"""Number of parameters of a small network, assumed where none is named."""
 INSTITUTION = 100
-"""From so many records on, a client may be an institution that holds the records of other people."""
+"""Number of records from which a client may be an institution that holds the records of other people."""
 MOST = 10_000_000
-"""From so many clients on, a number of them that would be enough is not told."""
+"""Number of clients up to which the advice says how many would be enough."""
 DIGITS = 1797
-"""Records of the built-in data set."""
+"""Number of records of the built-in data set."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What the advice depends on."""
+    """Facts that the advice depends on."""
 
     clients: int
     records: int
-    """Training records of a client, in the middle."""
+    """Median number of training records of a client."""
     epsilon: float
     parameters: int | None = None
-    """Of the network that would be shared; None where none is named."""
+    """Number of parameters of the shared network; None where none is named."""
     protect_from: ProtectFrom = "outsider"
     delta: float | None = None
     most: int | None = None
-    """Training records of the client with most; None where only those in the middle are known."""
+    """Largest number of training records of a client; None where only the median is known."""
     allow_vacuous_delta: bool = False
 
     @property
     def size(self) -> int:
-        """Shared parameters: those of the network, or of a small one."""
+        """Number of shared parameters: those of the network, or of a small one."""
         return self.parameters or SMALL
 
     def units(self, unit: Unit) -> int:
@@ -78,43 +78,50 @@ class Situation:
         return unit.crowd_size(self.clients, self.most or self.records)
 
     def mu(self, level: Unit) -> float:
-        """The Gaussian budget of the level's unit."""
+        """Return the Gaussian budget mu of the level's unit."""
         return mu_of(self.epsilon, self.delta or default_delta(self.units(level)))
 
     def feasible(self, level: Unit) -> int:
-        """How many shared parameters have a ratio of one."""
+        """Return the number of shared parameters at which the ratio is one."""
         if level.record_level:
             return math.floor(self.clients * (self.records * self.mu(level)) ** 2)
         together = self.clients if self.protect_from == "outsider" else 1
         return math.floor(self.clients * together * self.mu(level) ** 2)
 
     def ratio(self, level: Unit) -> float:
-        """Signal over noise, squared and per parameter."""
+        """Return signal over noise, squared, per parameter."""
         return self.feasible(level) / self.size
 
     def helps(self, level: Unit) -> bool:
-        """Whether a model that is federated under this promise adds something to a client's own."""
+        """Whether a model that is federated at this level improves a client's own."""
         return self.clients >= LEAST_CLIENTS[level] and self.ratio(level) >= HELPS[level]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to use, and why."""
+    """Advised level, method and settings, with the reasons."""
 
     level: Unit | Literal["none"]
     method: str
     settings: list[str]
     """Keys and hyper-parameters to run it with, as `--set` takes them."""
     advice: list[str]
-    """The reasons, in sentences."""
+    """Reasons, in sentences."""
     feasible_parameters: dict[str, int]
-    """How many shared parameters each level can train at this budget."""
+    """Number of shared parameters that each level can train at this budget."""
     candidates: list[str]
-    """The most promising ones to try, as `compare` takes them, the advised one first."""
+    """Most promising contenders to try, as `compare` takes them, the advised one first."""
 
 
 def situation_of(experiment: Experiment, records: int | None, parameters: int | None, look: bool) -> Situation:
-    """The situation of an experiment; with `look` its data are dealt and its network is made, to be counted."""
+    """Return the situation of an experiment.
+
+    Args:
+        experiment: The experiment.
+        records: Median number of training records of a client, if the user gives it.
+        parameters: Number of shared parameters, if the user gives it.
+        look: Whether data are loaded and the network is built, to count records and parameters.
+    """
     if experiment.privacy == "none":
         raise UserError('Advice is for a budget, and with privacy = "none" there is none: leave it out.')
     clients = experiment.clients or DEFAULT_CLIENTS
@@ -146,14 +153,14 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
 
 
 def advise(situation: Situation) -> Advice:
-    """Which level and method suit a situation, or whether to train alone."""
+    """Return the level and method that suit a situation, or the advice to train alone."""
     if situation.clients < 1 or situation.records < 1:
         raise UserError("Advice needs at least one client, and one record for each.")
     level = _level(situation)
     warnings = _check_delta(situation, level)
     feasible = {str(unit): situation.feasible(unit) for unit in Unit}
     chosen = _choice(situation, level)
-    reasons = [*_level_reasons(situation, level), *_presumed(situation), *chosen.reasons]
+    reasons = [*_level_reasons(situation, level), *_assumption(situation), *chosen.reasons]
     reasons += [*_noise_reasons(situation, level), *_size_reasons(situation, level)]
     reasons += [*warnings, *unusual_budget(situation.epsilon)]
     candidates = [chosen.contender, *chosen.others]
@@ -161,15 +168,15 @@ def advise(situation: Situation) -> Advice:
 
 
 def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
-    """The experiment on public records in the place of those that are not there: the built-in digits, as many as the
-    clients would have together, or all of them."""
+    """Return the experiment on the built-in digits, which stand in for missing data: as many records as the clients
+    would have together, or all of them."""
     enough = max(2, min(situation.clients * situation.records, DIGITS))  # one to train on, one to test with
     clients = min(situation.clients, enough // 2)
     return experiment.model_copy(update={"data": "digits", "clients": clients, "records": enough})
 
 
 def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
-    """What trying the candidates costs the people whose records they are tried on, in a sentence."""
+    """Return a sentence on what trying the candidates costs the people whose records are used."""
     if not real:
         return "Trying on the built-in digits in the place of records that are not there: it costs nobody anything."
     budget = experiment.asked_epsilon
@@ -183,17 +190,17 @@ def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What is advised, and why."""
+    """Advised method and settings of a level, with the reasons."""
 
     method: str
     settings: tuple[str, ...]
     others: tuple[str, ...]
-    """What to try beside it, as `compare` takes them."""
+    """Contenders to try beside it, as `compare` takes them."""
     reasons: tuple[str, ...]
 
     @property
     def contender(self) -> str:
-        """As `compare` takes it."""
+        """Method and settings as `compare` takes them."""
         return f"{self.method}[{','.join(self.settings)}]" if self.settings else self.method
 
 
@@ -242,7 +249,7 @@ CHOICES = {
         ("local training costs no privacy at all. Where more clients join, ask again.",),
     ),
 }
-"""By level; where whole clients are protected and few parameters are feasible, `few`."""
+"""Choices by level; `few` where whole clients are protected and few parameters are feasible."""
 
 
 def _choice(situation: Situation, level: Level) -> _Choice:
@@ -261,8 +268,8 @@ def _level(situation: Situation) -> Level:
 
 
 def _check_delta(situation: Situation, level: Level) -> list[str]:
-    """Refuse a delta that is vacuous for what is advised, or for what would be tried beside training alone; warn of one
-    that promises little, as a run does."""
+    """Refuse a delta that is vacuous for the advised level, or for levels that would be tried beside training alone;
+    return warnings about one that promises little, as a run does."""
     if situation.delta is None:
         return []
     found = [
@@ -276,7 +283,7 @@ def _check_delta(situation: Situation, level: Level) -> list[str]:
 def _level_reasons(situation: Situation, level: Level) -> list[str]:
     whole, single = (_parameters(situation.feasible(unit)) for unit in Unit)
     budget = f"At epsilon {situation.epsilon:g} with {situation.clients:,} clients"
-    shared = _shared(situation)
+    shared = _network_words(situation)
     if level is not None and not level.record_level:
         but = "and" if situation.ratio(level) >= ENOUGH else "while"
         return [
@@ -319,14 +326,14 @@ def _records(situation: Situation) -> str:
     return f"{situation.records:,} record{'' if situation.records == 1 else 's'}"
 
 
-def _shared(situation: Situation) -> str:
+def _network_words(situation: Situation) -> str:
     if situation.parameters is None:
         return f"a small network has {SMALL:,}"
     return f"the network has {situation.parameters:,}"
 
 
-def _presumed(situation: Situation) -> list[str]:
-    """What the advice takes for granted, and how to say better."""
+def _assumption(situation: Situation) -> list[str]:
+    """Return a sentence on the assumed number of parameters, if the advice assumes one."""
     if situation.parameters is not None or situation.clients == 1:
         return []
     return [
@@ -336,7 +343,7 @@ def _presumed(situation: Situation) -> list[str]:
 
 
 def _noise_reasons(situation: Situation, level: Level) -> list[str]:
-    """How much noise to expect, against what all clients together can pull."""
+    """Return a sentence on the expected noise, relative to the signal of all clients together."""
     if level is None:
         return []
     noise = math.sqrt(1 / situation.ratio(level))

@@ -1,16 +1,16 @@
-"""What every method must hold: the contract battery, for Sordino's own methods and for yours.
+"""Contract battery: what every method must satisfy, for Sordino's own methods and for yours.
 
-    from sordino.testing import check_method
+    from sordino import check_method
 
     check_method(MyMethod)
 
-It runs the method on a few clients through the code that really runs: what is not declared does not leave, whatever a
-client computes is bounded, the noise that is drawn is the noise that is paid for and no draw is used twice, clients do
-not hear of each other, private state is in no message, and a run that is stopped and resumed ends as one that was not.
-At record level it also looks at single records: who enters a batch, what one brings into a sum, and that records which
-are set aside are not trained on. An `AssertionError` says what does not hold.
+It runs the method on a few clients through the code that really runs. It checks that undeclared values do not leave,
+that everything which leaves is bounded, that the noise is the one that is charged and no draw is used twice, that
+clients do not influence each other's memory, that private memory is in no message, and that a run which is stopped and
+resumed ends as one that was not. At record level it also checks single records: who enters a batch, what one record
+contributes to a sum, and that validation records are not trained on. An `AssertionError` names the check that fails.
 
-That a battery passes does not prove an epsilon; that it fails disproves one.
+A battery that passes does not prove an epsilon; one that fails disproves it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     runs.the_number_of_workers_changes_no_bit,
     runs.a_stopped_run_ends_as_if_it_had_not_been,
 )
-"""The battery, in the order in which it is run."""
+"""Checks of the battery, in the order in which they run."""
 
 
 def check_method(method: type[Method] | Method, **keys: Any) -> None:
-    """Run the whole battery on a method, a class or one with hyper-parameters; `keys` are those of an experiment.
+    """Run the contract battery on a method, which takes about half a minute.
 
-    It takes half a minute or so. An `AssertionError` names the check that failed and what was found.
+    An `AssertionError` names the check that failed and what was found.
+
+    Args:
+        method: A subclass of `Method`, or an instance with hyper-parameters.
+        keys: Keys of an experiment, such as `data` or `model`.
     """
     made = method() if isinstance(method, type) else method
     for check in CHECKS:

@@ -1,4 +1,4 @@
-"""What must hold of everything that leaves a client."""
+"""Checks of everything that leaves a client."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from sordino.privacy.release import Public, Release
 from sordino.testing.case import CLIENTS, Case, OneRound, with_steps
 
 SURE = 5.0
-"""How many standard errors a measured noise may be off: once in two million looks by chance."""
+"""Largest error of measured noise, in standard errors: exceeded by chance once in two million measurements."""
 FEW, NEAR = 3, 1e-3
-"""Fewest numbers that are looked for in a message, since fewer are found by chance; and the distance, relative to
-their length, at which vectors count as equal."""
+"""Fewest numbers that are searched for in a message, since fewer may be found by chance; and the distance, relative to
+their norm, at which vectors count as equal."""
 DRAWS = 40_000
-"""About how many numbers the noise of one client's release is measured on."""
+"""Approximate number of draws on which the noise of one client's release is measured."""
 
 
 def what_is_not_declared_does_not_leave(case: Case) -> None:
-    """A step that sends one thing more raises, whatever it is."""
+    """Check that a step which sends one undeclared value raises."""
 
     def leaking(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(self: Any, message: Any, me: Any, data: Any) -> Any:
@@ -48,7 +48,7 @@ def what_is_not_declared_does_not_leave(case: Case) -> None:
 
 
 def whatever_a_client_computes_is_bounded(case: Case) -> None:
-    """What a client sends, less its noise, is within the sensitivity that is charged."""
+    """Check that what a client sends, without its noise, is within the charged sensitivity."""
     for asked, name, release in OneRound(case.prepared(), case.folder).releases():
         if not release.summed:
             continue
@@ -66,7 +66,7 @@ def whatever_a_client_computes_is_bounded(case: Case) -> None:
 
 
 def noise_is_what_is_charged_and_never_reused(case: Case) -> None:
-    """The worst bounded vector over the noise that is drawn has the mu that the ledger presumes."""
+    """Check that the worst bounded vector over the drawn noise has the charged mu, and that no draw comes twice."""
     prepared = case.prepared()
     once = OneRound(prepared, case.folder)
     for asked, name, release in once.releases():
@@ -90,7 +90,7 @@ def noise_is_what_is_charged_and_never_reused(case: Case) -> None:
 
 
 def smallest_part(release: Release, public: Public, width: int) -> int:
-    """How many numbers share one deviation at least."""
+    """Return the smallest number of entries that share one standard deviation."""
     if not getattr(release, "layered", False):
         return width
     named = getattr(release, "sizes", None)
@@ -98,7 +98,7 @@ def smallest_part(release: Release, public: Public, width: int) -> int:
 
 
 def one_clients_data_do_not_touch_anothers_state(case: Case) -> None:
-    """With other records at one client, all others remember the same after a round."""
+    """Check that other records at one client leave the memory of all other clients unchanged."""
     prepared = case.prepared()
     first = prepared.data.clients[0]
     other = ClientData(first.name, first.x.flip(0) * -3, first.y.flip(0), first.x_test, first.y_test)
@@ -114,7 +114,7 @@ def one_clients_data_do_not_touch_anothers_state(case: Case) -> None:
 
 
 def private_state_is_in_no_message(case: Case) -> None:
-    """What a client keeps to itself is not what it sends, with next to no noise."""
+    """Check that no message contains a client's private memory, with next to no noise."""
     once = OneRound(case.prepared(noise_multiplier=1e-6), case.folder)
     for asked in once.asked:
         declared = once.clients.steps[asked.question.step]
@@ -130,8 +130,8 @@ def private_state_is_in_no_message(case: Case) -> None:
 
 
 def _holds(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether the shorter of two vectors stands somewhere in the other, but for a thousandth of its length. A constant
-    tells nothing, and neither do two numbers."""
+    """Whether the longer of two vectors contains the shorter one, up to a thousandth of its norm. Constants and vectors
+    of one or two numbers do not count."""
     short, long = sorted((one, other), key=len)
     if len(short) < FEW or np.ptp(short) == 0:
         return False
@@ -143,7 +143,7 @@ def _holds(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def what_a_step_changes_in_place_changes_nothing(case: Case) -> None:
-    """A step that overwrites its message and memory moves neither others' messages nor any bound."""
+    """Check that a step which overwrites its message and memory changes neither others' messages nor any bound."""
 
     def vandal(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(self: Any, message: Any, me: Any, data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What must hold of single records, where they are protected."""
+"""Checks of single records, at record level."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sordino.testing.case import CLIENTS, Case, OneRound
 from sordino.testing.exits import SURE
 
 RECORDS = 24
-"""Of a client whose every record has a feature of its own."""
+"""Number of records of a client whose every record has a feature of its own."""
 CLASSES = 10
 
 
@@ -33,23 +33,23 @@ class Passage:
     client: int
     step: int
     chosen: Tensor
-    """The places of the records that entered the batch."""
+    """Places of the records that entered the batch."""
     clipped: Tensor
     """Their clipped sum, before noise."""
     noise: Tensor
     charge: tuple[float, float, int]
     scale: float | Tensor
-    """The noise's deviation over the multiplier that is charged, for all entries or for each."""
+    """Standard deviation of the noise over the charged multiplier: a scalar, or one value per entry."""
     singles: list[float]
-    """How long is what some of these records bring alone, over the threshold; of several parts with noise of their own,
-    in the one where it is most."""
+    """Norm of what some of these records contribute alone, over the threshold; the largest over parts with noise of
+    their own."""
     records: int
-    """How many could have entered."""
+    """Number of records that could have entered."""
 
 
 @contextlib.contextmanager
 def observe_gradients() -> Iterator[list[Passage]]:
-    """Every noisy gradient that passes the gate meanwhile, with what was inside."""
+    """Record every noisy gradient that passes the gate within the context, with its contents."""
     seen: list[Passage] = []
     original = SampledGradients.pass_sum
 
@@ -114,7 +114,8 @@ def observe_gradients() -> Iterator[list[Passage]]:
 
 
 def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
-    """At record level: coins, thresholds, noise and number of steps are those of the ledger, and nothing repeats."""
+    """Check at record level that coins, thresholds, noise and number of steps are those of the ledger, and no draw
+    repeats."""
     if not case.method.unit.record_level or not case.method.is_private():
         return
     seen: list[Passage] = []
@@ -142,7 +143,8 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
 
 
 def _multiplier_and_scale(exit: SampledGradients) -> tuple[float, float | Tensor]:
-    """The multiplier that an exit's gradients must be charged for, and the deviation of their noise over it.
+    """Return the multiplier that an exit's gradients must be charged with, and the standard deviation of their noise
+    over it.
 
     Where L parts have noise of z times their own threshold, mu^2 of a record is L / z^2.
     """
@@ -153,7 +155,7 @@ def _multiplier_and_scale(exit: SampledGradients) -> tuple[float, float | Tensor
 
 
 def _length(exit: SampledGradients, alone: Tensor) -> float:
-    """How long is what a record brings alone, over the threshold; of several parts, in the one where it is most."""
+    """Return the norm of what a record contributes alone, over the threshold; the largest over separate parts."""
     if not isinstance(exit, SeparateGradients):
         return float(alone.double().norm()) / exit.whole
     parts = alone.double().split(exit.sizes.tolist())
@@ -161,7 +163,7 @@ def _length(exit: SampledGradients, alone: Tensor) -> float:
 
 
 def _are_charged(seen: list[Passage], once: OneRound) -> None:
-    """Each client's gradients of a question are as many as the ledger's row says, with its rate and noise."""
+    """Check that each client's gradients of a question have the number, rate and noise of the ledger's row."""
     charged = {}
     for row in once.ledger.rows:
         if once.clients.steps[row.step][row.release].made_of_gradients:
@@ -176,7 +178,7 @@ def _are_charged(seen: list[Passage], once: OneRound) -> None:
 
 
 def one_hot() -> FederatedData:
-    """Clients whose every record has a feature of its own: what happens to a column happened to that record."""
+    """Return clients whose every record has a feature of its own, so that a column of weights shows its record."""
     y = torch.arange(RECORDS) % CLASSES
     clients = tuple(
         ClientData(f"client-{number}", torch.eye(RECORDS), y.roll(number), torch.eye(RECORDS), y.roll(number))
@@ -186,7 +188,7 @@ def one_hot() -> FederatedData:
 
 
 def records_set_aside_are_judged_and_not_trained_on(case: Case) -> None:
-    """At record level: a record is either trained on or judged, and as many are judged as the plan says."""
+    """Check at record level that validation records are not trained on, and are as many as the plan says."""
     if not case.method.unit.record_level:
         return
     data = one_hot()

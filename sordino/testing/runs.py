@@ -1,4 +1,4 @@
-"""What must hold of whole runs: however they are executed, and wherever they are stopped."""
+"""Checks of whole runs: engines, number of workers, stopping and resuming."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sordino.store.store import Store
 from sordino.testing.case import Case
 
 JUMPING = {"metrics", "metrics_known"}
-"""What lies beside models in their file and jumps with the last bit of them, where two classes are equally likely."""
+"""Entries of the models' file that may differ with a model's last bit, where two classes are equally likely."""
 
 
 def engines(case: Case) -> list[str]:
-    """The ways in which a method's clients can be trained: at record level not all of them can be stacked."""
+    """Return the engines that can train a method's clients: at record level not all can be stacked."""
     prepared = case.prepared(engine="one-by-one")
     stacks = (
         not case.method.unit.record_level or why_no_records_stacked(prepared.method, prepared.learner, False) is None
@@ -35,12 +35,12 @@ def _one_nonce() -> bytes:
 
 
 drawing_alike = mock.patch("sordino.experiment.run.new_nonce", new=_one_nonce)
-"""Lets runs of own code draw alike, so that they can be compared: nobody publishes them."""
+"""Gives runs of own code the same nonce, so that they can be compared: nobody publishes them."""
 
 
 @drawing_alike
 def stacked_and_one_by_one_agree(case: Case) -> None:
-    """Both ways to run steps give the same models, up to rounding, where both can be taken."""
+    """Check that both engines give the same models, up to rounding, where both can be used."""
     if "stacked" not in engines(case):
         return
     # The same noise for both, named without the values, which differ in their last bits: nobody publishes these runs.
@@ -56,7 +56,7 @@ def stacked_and_one_by_one_agree(case: Case) -> None:
 
 @drawing_alike
 def the_number_of_workers_changes_no_bit(case: Case) -> None:
-    """One process and two give the same results."""
+    """Check that one process and two give the same results."""
     for engine in engines(case):
         alone = case.prepared(engine=engine, workers=1)
         both = case.prepared(engine=engine, workers=2)
@@ -73,7 +73,7 @@ class StopHere(Exception):  # noqa: N818
 
 @drawing_alike
 def a_stopped_run_ends_as_if_it_had_not_been(case: Case) -> None:
-    """Stopped in the middle and resumed, a run has the same summary, models and ledger."""
+    """Check that a run which is stopped and resumed has the same summary, models and ledger."""
 
     def stop(report: RoundReport) -> None:
         if report.round == 2:

@@ -116,7 +116,7 @@ def test_methods_tell_their_hyper_parameters() -> None:
     assert set(told["tau"]) == {"name", "default", "range", "meaning", "paper"}
     assert (told["tau"]["default"], told["tau"]["range"]) == (0.4, "a number, at least 0, at most 1e+18")
     assert told["lambda1"]["paper"] == "Paper's best 0.05; code 0.1; 0: off."
-    assert told["lambda1"]["meaning"] == "How strongly personal parameters are held near their start."
+    assert told["lambda1"]["meaning"] == "Strength with which personal parameters are held near their start."
     assert told["clipping"]["default"] == "fixed"
     assert told["clipping.quantile"]["meaning"].startswith("With clipping=quantile: Which quantile")
     shown = command("methods", "feddpa").out

@@ -269,7 +269,7 @@ def test_an_exception_leaves_a_run_that_can_be_resumed(stop: int, quiet: Path, t
 
 
 KILLABLE = """
-from sordino import files, server
+from sordino.federation import server
 server.SAVE_SECONDS = 0
 from sordino.cli import main
 main()
