@@ -31,6 +31,7 @@ from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.release import Releases, Unit, record_needs, unprotected
+from sordino.tasks import Task
 
 Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]
@@ -139,8 +140,12 @@ class Federation(Protocol):
     layout: Layout
     features: int
     """How many numbers one record has."""
-    classes: int
-    """How many classes records may have."""
+    task: Task
+    """What is predicted for a record."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that records may have; a task without classes is refused."""
 
     @property
     def record_plan(self) -> RecordPlan:

@@ -1444,6 +1444,35 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("averages: all rounds count alike", "(LATER + 1) / (LATER + number)", "1 / number")],
     ),
     (
+        "tasks/task.py",
+        "tests/tasks/test_classification.py",
+        [("task: one without classes has none to tell", "raise UserError(", "return tuple(")],
+    ),
+    (
+        "tasks/classification.py",
+        "tests/tasks/test_classification.py tests/parts/test_blending.py",
+        [
+            ("task: a single class is learned", "if self.width < 2:", "if False:"),
+            ("task: public records of more classes fit", "and other.width <= self.width", ""),
+            ("task: a record is judged by its own label", " - functional.one_hot(targets, self.width)", ""),
+        ],
+    ),
+    (
+        "experiment/prepare.py",
+        "tests/tasks/test_classification.py",
+        [("task: nobody asks whether it can be learned", "    data.task.check()\n", "")],
+    ),
+    (
+        "methods/pfedsd.py",
+        "tests/tasks/test_classification.py",
+        [("task: pFedSD distils whatever is predicted", "if self.weight > 0:", "if False:")],
+    ),
+    (
+        "methods/acdp_pfsd.py",
+        "tests/tasks/test_classification.py",
+        [("task: ACDP-pFSD distils whatever is predicted", 'if self.distillation != "none":', "if False:")],
+    ),
+    (
         "parts/blending.py",
         "tests/parts/test_blending.py tests/test_blend.py",
         [("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]")],
@@ -2113,7 +2142,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("outlet: clients keep their numbers of records", '    "other numbers of records": _resized,\n', ""),
             ("outlet: no client has a single record", '    "clients of a single record": _single,\n', ""),
-            ("outlet: every label occurs", "torch.full_like(data.train.y, data.classes - 1)", "data.train.y"),
+            ("outlet: every label occurs", "data.task.shift(torch.zeros_like(data.train.y), -1)", "data.train.y"),
             ("outlet: no label is rare", "    y = torch.zeros_like(y)\n    y[int(data", "    y[int(data"),
             ("outlet: no record is extreme", "LOUD * torch.sign(x - x.mean())", "x"),
             ("outlet: no client has one label", '    "clients of one label each": _one_label,\n', ""),

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from sordino import models
-from sordino.learning.network import Batch, Learner, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import flatten
 from sordino.models.arrangement import ChannelsLast, arranged
+from sordino.tasks import Classification
 
 ARRANGED = {"lenet": (1, 28, 28), "cnn-cifar": (3, 32, 32), "cnn-emnist": (1, 28, 28), "cnn-mnist-pacdp": (1, 28, 28)}
 
@@ -28,11 +29,9 @@ def test_an_arranged_network_is_the_same_function(name: str, shape: tuple[int, .
     found = torch.autograd.grad(nn.functional.cross_entropy(quick(x), y), parameters)
     for one, other in zip(wanted, found, strict=True):
         assert torch.allclose(one, other, atol=1e-12)
-    learner = Learner(module)
+    learner = Learner(module, Classification.numbered(10))
     batch = Batch(x, y, torch.arange(6), None)
-    assert torch.allclose(
-        learner.gradient(flatten(module), batch, cross_entropy), torch.cat([g.flatten() for g in wanted])
-    )
+    assert torch.allclose(learner.gradient(flatten(module), batch), torch.cat([g.flatten() for g in wanted]))
 
 
 def test_a_rectifier_comes_behind_the_pooling_that_follows_it() -> None:

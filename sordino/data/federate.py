@@ -46,7 +46,7 @@ def federate(
         count = client_count(dataset, clients)
         pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
         client = np.full(len(dataset.y), NOBODY, np.int64)
-        client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.classes, count, deal_rng)
+        client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.task, count, deal_rng)
         names = usual_names(count)
         in_test, dealt = None, deal_digest(dataset, client)
     if test == "official" and dataset.test is not None:
@@ -160,22 +160,22 @@ def build(
     sizes = np.array(train_sizes)
     tested = np.full(len(names), len(y_test)) if test_sizes is None else np.array(test_sizes)
     begins = np.zeros(len(names), np.int64) if test_sizes is None else tested.cumsum() - tested
-    outline = [dataset.classes, names, list(x.shape), train_sizes, test_sizes]
+    outline = [dataset.task.width, names, list(x.shape), train_sizes, test_sizes]
     return FederatedData(
         name=dataset.name,
         clients=Dealt(names, Split(x, y, sizes.cumsum() - sizes, sizes), Split(x_test, y_test, begins, tested)),
-        classes=dataset.classes,
+        task=dataset.task,
         shape=tuple(dataset.x.shape[1:]),
         fingerprint=fingerprint(outline, shared),
         people=dataset.people,
         disclosed=[*dataset.disclosed, *same_rows(x.numpy(), y.numpy(), sizes)],
-        known=dataset.known,
+        schema=dataset.schema,
         notes=list(dataset.notes),
     )
 
 
 def fingerprint(outline: list[object], tensors: list[torch.Tensor]) -> str:
-    """SHA-256 of the outline (classes, names, shape, sizes of each client) and of the tensors' bytes."""
+    """SHA-256 of the outline (width of the task, names, shape, sizes of each client) and of the tensors' bytes."""
     digest = hashlib.sha256(json.dumps(outline).encode())
     for tensor in tensors:
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")

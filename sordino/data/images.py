@@ -17,6 +17,7 @@ import torch
 from sordino.data.dataset import Dataset
 from sordino.data.formats import corrupt, read_bytes, read_cifar, read_idx, read_mat, read_tar
 from sordino.data.tables import REAL
+from sordino.tasks import Classification
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def assemble(name: str, classes: int, train: Part, test: Part) -> Dataset:
     images = np.concatenate([train[0], test[0]])
     labels = np.concatenate([train[1], test[1]]).astype(np.int64)
     in_test = np.arange(len(labels)) >= len(train[1])
-    return Dataset(name, inputs(name, images), torch.from_numpy(labels), classes, None, (), in_test)
+    task = Classification.numbered(classes)
+    return Dataset(name, inputs(name, images), torch.from_numpy(labels), task, None, (), in_test)
 
 
 def check_labels(path: Path, labels: np.ndarray, classes: int, first: int = 0) -> None:
@@ -234,7 +236,8 @@ def read_digits() -> Dataset:
     """The 1,797 handwritten digits inside scikit-learn. No test split is published."""
     images, labels = _digits()
     x = inputs("digits", images[:, None], highest=16.0)
-    return Dataset("digits", x, torch.from_numpy(labels.astype(np.int64)), 10, None, (), None)
+    y = torch.from_numpy(labels.astype(np.int64))
+    return Dataset("digits", x, y, Classification.numbered(10), None, (), None)
 
 
 @functools.cache

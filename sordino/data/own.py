@@ -18,13 +18,14 @@ import numpy as np
 import torch
 
 from sordino.data.column_kinds import check_class_labels, plain_schema, sorted_labels, unscaled
-from sordino.data.dataset import Dataset, Meaning
+from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.schema import Schema, canonical
 from sordino.data.tables import Table, finite, read_table
 from sordino.errors import UserError, quoted, refuse
+from sordino.tasks import Classification
 
 DEFAULT_LABEL = "label"
 KINDS = (".csv", ".parquet", ".npz")
@@ -106,7 +107,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         name=folder.resolve().name,
         x=torch.from_numpy(x if how.shape is None else reshape(x, how.shape, folder)),
         y=torch.from_numpy(numbered(together, names)),
-        classes=len(names),
+        task=Classification.of(names, None if schema is None else schema.label.positive),
         owner=np.repeat(np.arange(len(together)), [len(file.labels) for file in together]),
         owner_names=tuple(file.path.stem for file in together),
         test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
@@ -115,7 +116,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         + (() if schema is None else schema.disclosed())
         + tuple(counted),
         people=known_people(paths, tables, [file.x for file in arrays]),
-        known=Meaning.of_classes(names, None if schema is None else schema.label.positive, schema),
+        schema=schema,
         notes=tuple(notes),
     )
 

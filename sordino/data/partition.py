@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sordino.errors import UserError, unknown
+from sordino.tasks import Task
 from sordino.util.import_by_name import failed, find
 
 NOBODY = -1
@@ -65,17 +66,17 @@ def parse(text: str) -> Partition:
     return Partition(kind, number)
 
 
-def deal(partition: Partition, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rng: np.random.Generator) -> np.ndarray:
     """The client of each record, by any partition but the natural one, which is the owner array itself."""
     if clients < 1:
         raise UserError(f"There must be at least one client, but {clients} were asked for.")
-    if clients > len(labels):
+    if clients > len(targets):
         raise UserError(
-            f"There are more clients ({clients}) than records to deal ({len(labels)}); ask for fewer clients."
+            f"There are more clients ({clients}) than records to deal ({len(targets)}); ask for fewer clients."
         )
     if partition.function is not None:
-        return deal_own(partition, labels, clients, rng)
-    return DEALS[partition.kind](labels, classes, clients, partition.number, rng)
+        return deal_own(partition, targets, clients, rng)
+    return DEALS[partition.kind](task.group(targets), len(task.groups), clients, partition.number, rng)
 
 
 def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:

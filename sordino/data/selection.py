@@ -55,10 +55,10 @@ def set_aside(dataset: Dataset, choice: PublicChoice) -> tuple[Dataset, Dataset]
         raise UserError(
             f"The public data {choice.name!r} are the clients' own: public records must belong to none of them."
         )
-    if other.x.shape[1:] != dataset.x.shape[1:] or other.classes > dataset.classes:
+    if other.x.shape[1:] != dataset.x.shape[1:] or not dataset.task.admits(other.task):
         raise UserError(
             f"The public data {choice.name!r} do not fit: their records have shape {tuple(other.x.shape[1:])} and "
-            f"{other.classes} classes, those of {dataset.name!r} {tuple(dataset.x.shape[1:])} and {dataset.classes}."
+            f"{other.task}, those of {dataset.name!r} {tuple(dataset.x.shape[1:])} and {dataset.task.width}."
         )
     return (replace(dataset, disclosed=(*dataset.disclosed, _told(shared, len(other.y)))) if shared else dataset), other
 

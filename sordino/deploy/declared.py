@@ -13,6 +13,7 @@ from sordino.experiment.config import Experiment
 from sordino.learning.network import Learner
 from sordino.method import Method
 from sordino.methods.bases import RecordLevel
+from sordino.tasks import Classification, Task
 
 SIMULATE = "simulate it with `sordino run`"
 
@@ -38,6 +39,12 @@ def labels_of(experiment: Experiment) -> tuple[str, ...]:
     if experiment.table is not None:
         return experiment.table.label.values
     return tuple(str(label) for label in experiment.labels or ())
+
+
+def task_of(experiment: Experiment) -> Task:
+    """The task of the declared labels; a schema may say which of them is looked for."""
+    table = experiment.table
+    return Classification.of(labels_of(experiment), None if table is None else table.label.positive)
 
 
 def check_declared(experiment: Experiment) -> None:

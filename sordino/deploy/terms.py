@@ -24,7 +24,15 @@ from sordino.data.dataset import Meaning
 from sordino.data.own import DEFAULT_LABEL
 from sordino.data.schema import Column, Label, Number, Schema
 from sordino.deploy import accuracies
-from sordino.deploy.declared import check_declared, check_published, check_records, check_releases, labels_of, shape_of
+from sordino.deploy.declared import (
+    check_declared,
+    check_published,
+    check_records,
+    check_releases,
+    labels_of,
+    shape_of,
+    task_of,
+)
 from sordino.deploy.protocol import secure_sum
 from sordino.errors import UserError
 from sordino.experiment.budgeting import (
@@ -130,7 +138,6 @@ class Terms:
 
     def described(self, run: str, names: Sequence[str], label: str | None = None) -> Description:
         """What the models of a run mean; `names` are the sites', `label` a table's label column."""
-        table = self.schema(label)
         return Description(
             run=run,
             version=VERSION,
@@ -138,7 +145,7 @@ class Terms:
             network=str(self.experiment.model),
             options=self.experiment.model_options(),
             shape=self.shape,
-            meaning=Meaning.of_classes(self.labels, None if table is None else table.label.positive, table),
+            meaning=Meaning(self.learner.task, self.schema(label)),
             clients=tuple(names),
         )
 
@@ -197,17 +204,17 @@ def _spread(value: np.ndarray, terms: Terms) -> np.ndarray:
 def terms_of(experiment: Experiment) -> Terms:
     """The terms of a deployed experiment; one that cannot be deployed is refused with a sentence."""
     check_declared(experiment)
-    clients, shape, classes = experiment.clients, shape_of(experiment), len(labels_of(experiment))
+    clients, shape, task = experiment.clients, shape_of(experiment), task_of(experiment)
     assert clients is not None
     schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
     experiment = _with_contents(experiment)
     method = experiment.build_method().settled(clients)
-    name = experiment.model or models.default(shape, classes)
+    name = experiment.model or models.default(shape)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
-    module = models.build(name, shape, classes, **experiment.model_options())
+    module = models.build(name, shape, task.width, **experiment.model_options())
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED} | {"model": name})
     weights = weights_of(name, module)
-    learner, initial = Learner(module), flatten(module)
+    learner, initial = Learner(module, task), flatten(module)
     check_head(method, learner.layout)
     turns = schedule.turns + experiment.spare_turns
     # One number, however many clients a server declares.

@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.federation.blending import FIGURES, RULES
+from sordino.federation.blending import RULES, figures_of
 from sordino.federation.message import Message
-from sordino.learning.metrics import METRICS, Reached
+from sordino.learning.metrics import Reached
 from sordino.simulator.simulation import Simulation
 from sordino.store.checkpoint import write_tensors
+from sordino.tasks import Task
 from sordino.util.files import digest_of, keep_file
 
 
@@ -34,21 +35,23 @@ class Blends:
     rules: dict[str, Tensor]
     """How the members of each client's mixture are mixed: `sordino.federation.blending.RULES`."""
     accuracies: np.ndarray
-    """One row for each of them, with the columns `sordino.federation.blending.FIGURES`."""
+    """One row for each of them, with the columns `sordino.federation.blending.figures_of`."""
     sums: np.ndarray
     """Those from which the metrics of all clients' records together follow."""
     files: list[Path]
     """The pieces, in the order of the clients."""
+    task: Task
+    """What the mixtures predict."""
 
     def figures(self, *names: str) -> np.ndarray:
         """Columns of the accuracies, one row for each client by its number."""
         found = np.full((len(self.clients), len(names)), np.nan)
-        found[self.clients] = self.accuracies[:, [FIGURES.index(name) for name in names]]
+        found[self.clients] = self.accuracies[:, [figures_of(self.task).index(name) for name in names]]
         return found
 
     def reached(self) -> Reached:
         """How well clients predict, one row for each by its number."""
-        return Reached(self.figures(*METRICS), self.sums)
+        return Reached(self.figures(*self.task.metrics), self.sums)
 
     def models(self) -> Iterator[Tensor]:
         """The models that clients made for it, one row each, in pieces that fit into memory."""
@@ -59,7 +62,11 @@ class Blends:
 
 
 def make(
-    transport: Simulation, message: Message, folder: Path, told: Callable[[int, int], None] | None = None
+    transport: Simulation,
+    message: Message,
+    folder: Path,
+    task: Task,
+    told: Callable[[int, int], None] | None = None,
 ) -> Blends:
     """Let every client blend its models; pieces that `folder` holds already are taken from there. `told` is how many
     clients are done, and of how many."""
@@ -71,7 +78,7 @@ def make(
         path = _kept(folder, number)
         if path is None:
             answer = transport.blend(clients, message)
-            figures, added = np.split(answer.accuracies, [len(FIGURES)], axis=1)
+            figures, added = np.split(answer.accuracies, [len(figures_of(task))], axis=1)
             measured = {"accuracies": torch.tensor(figures), "sums": torch.from_numpy(added.sum(axis=0))}
             path = _written(answer.values | measured, folder, number)
         files.append(path)
@@ -81,7 +88,7 @@ def make(
     *columns, sums = zip(*found, strict=True)
     *rules, accuracies = (torch.cat(parts) for parts in columns)
     named = dict(zip(RULES, rules, strict=True))
-    return Blends(order, named, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files)
+    return Blends(order, named, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files, task)
 
 
 def _kept(folder: Path, number: int) -> Path | None:

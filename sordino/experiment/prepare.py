@@ -95,7 +95,7 @@ class Prepared:
         records = None
         if self.public is not None:
             records = Records(self.public.x, self.public.y, self.learner, self.source.key("public") >> 32)
-        return Ground(self.learner.layout, math.prod(self.data.shape), self.data.classes, records)
+        return Ground(self.learner.layout, math.prod(self.data.shape), self.data.task, records)
 
 
 def deal(experiment: Experiment) -> FederatedData:
@@ -136,12 +136,13 @@ def prepare(
     data, public = _deal(experiment, method) if data is None else (data, None)
     method.check_data(data.people)
     method = _settled(method, len(data.clients))
-    name = experiment.model or models.default(data.shape, data.classes)
+    name = experiment.model or models.default(data.shape)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
-    module = models.build(name, data.shape, data.classes, **experiment.model_options())
+    data.task.check()
+    module = models.build(name, data.shape, data.task.width, **experiment.model_options())
     coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
     weights = weights_of(name, module)
-    learner, initial = Learner(module, coarse.precision), flatten(module)
+    learner, initial = Learner(module, data.task, coarse.precision), flatten(module)
     check_tokens(module, data.train.x)
     if method.unit == "record":
         learner.keeper(data.shape)  # refuses a network that cannot be run for one record at a time

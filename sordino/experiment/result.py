@@ -15,7 +15,7 @@ from sordino.experiment.hyperparameters import called
 from sordino.federation.rounds import mean, worst, worst_tenth
 from sordino.federation.run_state import Ending
 from sordino.federation.schedule import Schedule
-from sordino.learning.metrics import LOWER_IS_BETTER, METRICS, Reached
+from sordino.learning.metrics import Reached
 from sordino.learning.network import Learner
 from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
@@ -25,6 +25,7 @@ from sordino.privacy.release import Unit
 from sordino.privacy.views import NEIGHBOURS, View
 from sordino.store.run_files import RunBooks
 from sordino.store.spending import Spent, spent_by, whole
+from sordino.tasks import Task
 from sordino.util.formatting import none, rounded_up
 
 
@@ -212,10 +213,10 @@ def summarize(
     if prepared.data is not None:
         summary["records"] = int(prepared.data.train.sizes.sum())
     if reached is not None and prepared.data is not None:
-        summary["metrics"] = metrics_over_clients(reached, prepared.data.meaning.positive)
-        summary["positive"] = prepared.data.meaning.positive_name
+        summary["metrics"] = metrics_over_clients(reached, prepared.data.task)
+        summary["positive"] = prepared.data.task.positive_name
         judged = np.array([len(client.y_test) for client in prepared.data.clients])
-        summary["notes"] += one_class_notes(reached.each, names, judged)
+        summary["notes"] += one_class_notes(prepared.data.task, reached.each, names, judged)
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
         summary["notes"] += _beyond_budgets(ledger, prepared, names)
@@ -224,11 +225,11 @@ def summarize(
     return summary
 
 
-def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Metric]:
+def metrics_over_clients(reached: Reached, task: Task) -> dict[str, Metric]:
     """Each metric over all clients that have it, and over all records."""
     found: dict[str, Metric] = {}
-    for name, values, overall in zip(METRICS, reached.each.T, reached.overall(positive), strict=True):
-        sign = -1 if name in LOWER_IS_BETTER else 1
+    for name, values, overall in zip(task.metrics, reached.each.T, reached.overall(task), strict=True):
+        sign = -1 if name in task.lower_is_better else 1
         tenth = sign * worst_tenth(sign * values)
         known = int(np.isfinite(values).sum())
         over_clients, over_records = none(mean(values)), none(float(overall))
@@ -236,9 +237,11 @@ def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Me
     return found
 
 
-def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:
+def one_class_notes(task: Task, figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:
     """A warning where models give all records one class; of a handful of `records` it would say nothing."""
-    places = np.flatnonzero((figures[:, METRICS.index("one_class")] == 1) & (records >= ENOUGH))
+    if "one_class" not in task.metrics:
+        return []
+    places = np.flatnonzero((figures[:, task.metrics.index("one_class")] == 1) & (records >= ENOUGH))
     if not len(places):
         return []
     shown = _called([names[place] for place in places.tolist()])

@@ -26,7 +26,7 @@ from sordino.federation.execution import EXECUTIONS
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending, Served
 from sordino.federation.server import Server
-from sordino.learning.metrics import METRICS, Reached
+from sordino.learning.metrics import Reached
 from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import new_nonce
@@ -177,7 +177,8 @@ def _carried_on(
     blended = _blended(prepared, transport, ending, books, store.path(run), told)
     own = _own_figures(transport, ending.served)
     reached = own if blended is None else blended.reached()
-    names, accuracies = [client.name for client in prepared.data.clients], own.each[:, METRICS.index("accuracy")]
+    names, task = [client.name for client in prepared.data.clients], prepared.data.task
+    accuracies = own.each[:, task.metrics.index(task.score)]
     summary = summarize(run, prepared, ending, books, names, accuracies, blended, reached)
     models = _save_models(prepared, transport, ending, store, run, blended, reached.each)
     summary["notes"] += _draw(prepared, ending, store.path(run))
@@ -242,7 +243,7 @@ def _blended(
     begun = time.monotonic()
     method, schedule, records = prepared.method, prepared.schedule, prepared.data.train.sizes
     message = instructions(method, schedule, prepared.allowance, records, prepared.initial, ending.served)
-    made = blends.make(transport, message, folder, told)
+    made = blends.make(transport, message, folder, prepared.data.task, told)
     books.seconds += time.monotonic() - begun
     return made
 

@@ -32,6 +32,7 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row, attempt
 from sordino.privacy.release import Public, Release, Releases, due, same_turns
 from sordino.privacy.views import VIEWS, View
+from sordino.tasks import Task
 
 
 class Asking:
@@ -171,7 +172,7 @@ class Ground:
 
     layout: Layout
     features: int
-    classes: int
+    task: Task
     public: Records | None
     """Records that belong to no client, where the method judges models on the server."""
 
@@ -198,7 +199,7 @@ class Server:
         much work a run that is killed may have to repeat, if not as much as a simulation; `averages` whether the mean
         of the server's models over the rounds is kept."""
         self.schedule, self.budget, self.layout = schedule, budget, ground.layout
-        self.features, self.classes = ground.features, ground.classes
+        self.features, self.task = ground.features, ground.task
         self._closed = 0
         self._method, self._gate, self._books, self._ground = method, gate, books, ground
         self._transport = Fatal(transport)
@@ -214,6 +215,10 @@ class Server:
         self._state = State()
         self._open: OpenRound | None = None
         self._saved = time.monotonic()
+
+    @property
+    def classes(self) -> int:
+        return len(self.task.class_names("This method"))
 
     def state(self, **initial: Any) -> State:
         restored = self._books.restored

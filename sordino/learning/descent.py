@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sordino.learning.network import Batch, Change, Loss, Records, cross_entropy
+from sordino.learning.network import Batch, Change, Loss, Records
 
 Optimizer = Literal["sgd", "adam"]
 
@@ -121,19 +121,19 @@ class Descent:
     def epoch(
         self,
         flat: Tensor,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         mask: Tensor | None = None,
         pull: Pull | None = None,
         probe: Probe | None = None,
     ) -> Tensor:
         """The model after one pass over the records from `flat`, which is left as it is.
 
-        `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model; `probe` says
-        where the loss's gradient is taken, if not at the model itself.
+        `loss` is the task's unless another is given. `mask` (0/1) names the entries that may move; `pull` is the
+        gradient of a penalty on the model; `probe` says where the loss's gradient is taken, if not at the model itself.
         """
         if not self.records.stacked:
             return self._epoch_alone(flat.clone(), loss, mask, pull, probe)
-        if loss is cross_entropy and mask is pull is probe is self.change is None and self._is_plain():
+        if loss is mask is pull is probe is self.change is None and self._is_plain():
             whole = self.records.plain_epoch(flat, self.batch, self.rate)
             if whole is not None:
                 return whole
@@ -161,7 +161,7 @@ class Descent:
         return self.optimizer == "sgd" and not self.momentum
 
     def _epoch_alone(
-        self, flat: Tensor, loss: Loss, mask: Tensor | None, pull: Pull | None, probe: Probe | None
+        self, flat: Tensor, loss: Loss | None, mask: Tensor | None, pull: Pull | None, probe: Probe | None
     ) -> Tensor:
         """The same for one client: in place, and without touching what does not move."""
         moving = None if mask is None else mask.nonzero().squeeze(1)
@@ -180,7 +180,7 @@ class Descent:
         return flat
 
     def _epoch_of_few(
-        self, flat: Tensor, loss: Loss, moving: Tensor, pull: Tether | None, probe: Probe | None
+        self, flat: Tensor, loss: Loss | None, moving: Tensor, pull: Tether | None, probe: Probe | None
     ) -> Tensor:
         """The same where few entries move: the optimizer and the penalty see only these."""
         few, tether = flat[moving], None if pull is None else pull.at(moving)
@@ -194,7 +194,7 @@ class Descent:
         self._alone.take_back(narrow, moving)
         return flat
 
-    def _gradient(self, flat: Tensor, batch: Batch, loss: Loss, probe: Probe | None) -> Tensor:
+    def _gradient(self, flat: Tensor, batch: Batch, loss: Loss | None, probe: Probe | None) -> Tensor:
         """The gradient of the batch's mean loss at the model, or at the point to which `probe` goes from there."""
         gradient = self.records.gradient(flat, batch, loss)
         return gradient if probe is None else self.records.gradient(probe(flat, gradient), batch, loss)

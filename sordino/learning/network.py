@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.stacked import Chain
 from sordino.learning.vmapped import under_vmap
 from sordino.models.arrangement import arranged
+from sordino.tasks import Task
 
 if TYPE_CHECKING:
     from sordino.learning.per_record import Bookkeeper, Keeper
@@ -49,16 +49,6 @@ Change = Callable[[Tensor, Tensor], Tensor]
 """Records, and a random number for each, to the records as a step shall see them."""
 
 
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """The usual loss, for each record."""
-    return cross_entropies(logits, batch.y)
-
-
-def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of each record. As quick as torch's own function, and many times quicker under `vmap`."""
-    return -functional.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
-
-
 def mean_loss(losses: Tensor, batch: Batch) -> Tensor:
     """The mean over the records of a batch, padding left out."""
     if batch.weight is None:
@@ -69,17 +59,18 @@ def mean_loss(losses: Tensor, batch: Batch) -> Tensor:
 class Learner:
     """A network as functions of its flat parameter vector."""
 
-    def __init__(self, module: nn.Module, precision: Precision = "fp32") -> None:
+    def __init__(self, module: nn.Module, task: Task, precision: Precision = "fp32") -> None:
         """With `bf16` the network's layers compute in that format when gradients are taken for training; losses,
         parameters and gradients stay in float32, as does everything else."""
         self.written = module
+        self.task = task
         self.precision = precision
         self.module = arranged(module)
         """The network as it is run for one client; its layers are those of the network as it was written."""
         self.layout = Layout.of(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
-        self.chain = Chain.of(module)
+        self.chain = Chain.of(module, task.slopes)
         self._keepers: dict[tuple[int, ...], Keeper] = {}
 
     def bind(self, flat: Tensor) -> None:
@@ -97,7 +88,7 @@ class Learner:
     def copied(self) -> Learner:
         """A learner with a deep copy of the network, which shares nothing with this one."""
         try:
-            return Learner(copy.deepcopy(self.written), self.precision)
+            return Learner(copy.deepcopy(self.written), self.task, self.precision)
         except Exception as error:
             raise UserError(
                 f"The network {type(self.written).__name__} cannot be copied ({error}), but clients train a copy, of "
@@ -109,28 +100,32 @@ class Learner:
         return functional_call(self.written, self.layout.named(flat), (x,))
 
     def stacked_logits(self, models: Tensor, x: Tensor) -> Tensor:
-        """The outputs of many clients' models (or of one for all) on their records: (clients, records, classes)."""
+        """The outputs of many clients' models (or of one for all) on their records: (clients, records, width)."""
         with torch.no_grad():
             if len(models) == 1:
                 return self.logits(models[0], x.flatten(0, 1)).unflatten(0, x.shape[:2])
             return self.chain.logits(models, x) if self.chain is not None else vmap(self.logits)(models, x)
 
-    def gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
-        """The gradient of the batch's mean loss, for one client."""
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The task's loss of each record of a batch."""
+        return self.task.losses(outputs, batch.y)
+
+    def gradient(self, flat: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
+        """The gradient of the batch's mean loss, for one client; `loss` is the task's unless another is given."""
         self.bind(flat)
         with torch.autocast(flat.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             logits = self.module(batch.x)
-        total = mean_loss(loss(logits.to(flat.dtype), batch), batch)
+        total = mean_loss((loss or self.loss)(logits.to(flat.dtype), batch), batch)
         pieces = torch.autograd.grad(total, self._parameters, materialize_grads=True)  # zeros for what is not used
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
-    def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
         """The same under `vmap` over clients."""
-        if self.chain is not None and loss is cross_entropy:
+        if self.chain is not None and loss is None:
             return self.chain.gradient(flat, batch.x, batch.y, batch.weight)
 
         def total(flat: Tensor) -> Tensor:
-            return mean_loss(loss(self.logits(flat, batch.x), batch), batch)
+            return mean_loss((loss or self.loss)(self.logits(flat, batch.x), batch), batch)
 
         return grad(total)(flat)
 
@@ -141,7 +136,7 @@ class Learner:
             return self.chain.squares(flat, batch.x, batch.y, batch.weight)
 
         def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropies(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0)).squeeze(0)
+            return self.task.losses(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0)).squeeze(0)
 
         squares = vmap(grad(one), in_dims=(None, 0, 0))(flat, batch.x, batch.y).square()
         if batch.weight is not None:
@@ -150,7 +145,7 @@ class Learner:
 
     def booked_squares(self, flat: Tensor, batch: Batch) -> Tensor:
         """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
-        return self._squaring.squares(flat, batch, cross_entropy)
+        return self._squaring.squares(flat, batch)
 
     @functools.cached_property
     def _squaring(self) -> Bookkeeper | Singles:
@@ -173,21 +168,21 @@ class Learner:
         return self._keepers[shape]
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
-        """The share of records that the model `flat` labels rightly; `nan` when there are none."""
+        """The share of records that the model `flat` predicts rightly; `nan` when there are none."""
         return self.loss_and_accuracy(flat, x, y)[1]
 
     def loss_and_accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[float, float]:
-        """The mean cross-entropy and the share of rightly labelled records; `nan` when there are none."""
+        """The mean loss and the share of records that are predicted rightly; `nan` when there are none."""
         if len(y) == 0:
             return float("nan"), float("nan")
         self.bind(flat)
         self.module.eval()
         total, right = 0.0, 0
         with torch.no_grad():
-            for part, labels in zip(x.split(1000), y.split(1000), strict=True):
-                logits = self.module(part)
-                total += float(functional.cross_entropy(logits, labels, reduction="sum"))
-                right += int((logits.argmax(dim=1) == labels).sum())
+            for part, targets in zip(x.split(1000), y.split(1000), strict=True):
+                outputs = self.module(part)
+                total += float(self.task.summed_loss(outputs, targets))
+                right += int(self.task.right(outputs, targets).sum())
         self.module.train()
         return total / len(y), right / len(y)
 
@@ -213,6 +208,11 @@ class Records:
     def layout(self) -> Layout:
         """The layout of the flat vector."""
         return self.learner.layout
+
+    @property
+    def task(self) -> Task:
+        """What is predicted for a record."""
+        return self.learner.task
 
     @property
     def count(self) -> Tensor:
@@ -255,8 +255,8 @@ class Records:
 
         return under_vmap(epoch, flat, self.x, self.y, self.valid, self.seed)
 
-    def gradient(self, flat: Tensor, batch: Batch, loss: Loss = cross_entropy) -> Tensor:
-        """The gradient of the batch's mean loss at `flat`."""
+    def gradient(self, flat: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
+        """The gradient of the batch's mean loss at `flat`; `loss` is the task's unless another is given."""
         take = self.learner.stacked_gradient if self.stacked else self.learner.gradient
         return take(flat, batch, loss)
 

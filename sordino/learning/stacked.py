@@ -1,7 +1,7 @@
 """The gradient of many clients' networks at once: batched matrix products instead of automatic differentiation.
 
 Under `torch.func.vmap` a step still sees one client. Where the network is a chain of linear layers and simple
-activations and the loss is cross-entropy, `Chain.gradient` takes the gradients of all stacked clients in a handful of
+activations and the loss is the task's, `Chain.gradient` takes the gradients of all stacked clients in a handful of
 products; written for the whole stack it costs a fraction of what differentiating under `vmap` does.
 """
 
@@ -46,6 +46,8 @@ class Linear:
         return weight, flat[:, self.middle : self.middle + self.outputs] if self.bias else None
 
 
+Slopes = Callable[[Tensor, Tensor], Tensor]
+"""The outputs of stacked clients and their targets to the gradient of each record's loss at its outputs."""
 Parameters = tuple[Tensor, Tensor | None]
 """The weights (clients, outputs, inputs) and biases (clients, outputs) of a linear layer."""
 
@@ -53,11 +55,12 @@ Parameters = tuple[Tensor, Tensor | None]
 class Chain:
     """A network of linear layers and activations, as functions of stacked flat vectors."""
 
-    def __init__(self, layers: list[Linear | type[nn.Module]]) -> None:
-        self.layers = layers
+    def __init__(self, layers: list[Linear | type[nn.Module]], slopes: Slopes) -> None:
+        """`slopes` are the gradients of the task's loss at the network's outputs."""
+        self.layers, self._slopes = layers, slopes
 
     @classmethod
-    def of(cls, module: nn.Module) -> Chain | None:
+    def of(cls, module: nn.Module, slopes: Slopes) -> Chain | None:
         """The network as a chain; None where it is anything else."""
         if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
             return None
@@ -74,10 +77,10 @@ class Chain:
                 layers.append(type(layer))
             elif not (type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1 and not layers):
                 return None
-        return cls(layers) if layers and isinstance(layers[-1], Linear) else None
+        return cls(layers, slopes) if layers and isinstance(layers[-1], Linear) else None
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        """The gradient of the batch's mean cross-entropy at one client's `flat`; for use under `vmap`."""
+        """The gradient of the batch's mean loss at one client's `flat`; for use under `vmap`."""
         return under_vmap(self.gradients, flat, x, y, weight)
 
     def squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
@@ -95,7 +98,7 @@ class Chain:
         return found
 
     def pages(self, flat: Tensor, x: Tensor, y: Tensor) -> list[tuple[Linear, Tensor, Tensor]]:
-        """The linear layers in their order, each with what went in and the slope of each record's cross-entropy at what
+        """The linear layers in their order, each with what went in and the slope of each record's loss at what
         came out: (clients, records, inputs) and (clients, records, outputs)."""
         found = self._backward(self._parameters(flat), x, y, 1.0)
         return [(self._linear(place), below, slope) for place, below, slope in found][::-1]
@@ -136,7 +139,7 @@ class Chain:
         return torch.cat(pieces, dim=1)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """(clients, records, classes)."""
+        """(clients, records, outputs)."""
         return self._forward(self._parameters(flat), x)[-1]
 
     def _linear(self, place: int) -> Linear:
@@ -153,14 +156,11 @@ class Chain:
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The linear layers from last to first: place, what went in, and the slope of the loss at what came out.
 
-        The loss is the sum of the records' cross-entropies, each times its `share`. A layer's parameters may be changed
+        The loss is the sum of the records' losses, each times its `share`. A layer's parameters may be changed
         as soon as it has been handed out.
         """
         outs = self._forward(parameters, x)
-        logits = outs[-1]
-        slope = torch.exp(logits - logits.amax(dim=2, keepdim=True))  # for few classes quicker than torch.softmax
-        slope /= slope.sum(dim=2, keepdim=True)
-        slope.scatter_add_(2, y.unsqueeze(2), slope.new_full((), -1.0).expand(*y.shape, 1))
+        slope = self._slopes(outs[-1], y)
         slope *= share
         for place in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[place]

@@ -62,7 +62,7 @@ def check(module: nn.Module) -> None:
         )
 
 
-def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+def try_out(name: str, module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
     """Refuses the user's network `name` if it does not give logits, mixes records, or remembers what it has seen.
 
     Works on a copy and leaves torch's random state as it was.
@@ -72,7 +72,7 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) 
             tried = copy.deepcopy(module)
             with torch.no_grad():
                 logits = tried.eval()(torch.zeros(1, *shape))
-            _check_logits(name, logits, shape, classes)
+            _check_logits(name, logits, shape, outputs)
             # Records of random numbers: averages of zeros would stay zero, and pass for constant.
             x = examples(tried, 2 * _TRIED, shape, seed=0)
             changed, mixed = _changed(tried, *x.split(_TRIED)), _mixes(tried, *x.split(_TRIED))
@@ -93,12 +93,12 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) 
         raise UserError(f"The model {name!r} {MIXES}")
 
 
-def _check_logits(name: str, logits: object, shape: tuple[int, ...], classes: int) -> None:
-    if not isinstance(logits, Tensor) or tuple(logits.shape) != (1, classes):
+def _check_logits(name: str, logits: object, shape: tuple[int, ...], outputs: int) -> None:
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != (1, outputs):
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise UserError(
             f"The model {name!r} gives {got} for one input of shape {shape}; it must give logits of shape "
-            f"(1, {classes}), one per class."
+            f"(1, {outputs}), one per output of the task."
         )
 
 

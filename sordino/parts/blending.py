@@ -25,13 +25,13 @@ In a mean over rounds the noise of single rounds cancels out, but it lags behind
 
 Adjusted means that class probabilities are multiplied by how often the client has each label: Bayes' rule, where
 clients differ in their labels alone and the server's model has met all labels alike (Saerens, Latinne and Decaestecker
-2002). Each label is counted as SMOOTHING records more than there are; a record is judged by the counts of the others.
+2002). Each label is counted as a few records more than there are; a record is judged by the counts of the others.
 
 A model that knows its few records by heart is too sure of the others. So each member's probabilities are first raised
 to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
-FOLDS, PRIOR, TRUSTED, CAUTION, SMOOTHING and what is mixed were chosen on a few runs; experiments/blend.toml says on
-which, what else was tried, and what came of it on runs that had no part in the choice.
+FOLDS, PRIOR, TRUSTED, CAUTION, the smoothing of labels and what is mixed were chosen on a few runs;
+experiments/blend.toml says on which, what else was tried, and what came of it on runs that had no part in the choice.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sordino.privacy.release import Unit
+from sordino.tasks import Task
 
 MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted")
 """What is mixed: models trained alone, the server's model tuned, the method's personal model, the mean of the server's
@@ -62,8 +62,6 @@ CAUTION = 4.0
 """How strongly a member's probabilities are kept as they are."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 """To which probabilities may be raised."""
-SMOOTHING = 3.0
-"""As how many records more than there are each label is counted: few records do not rule a label out."""
 STEPS = 200
 """Of expectation and maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
@@ -71,12 +69,12 @@ LOCAL_PASSES = 60
 to 72.1 %, 60 came to 71.6 (digits, 100 clients, 3 seeds)."""
 
 
-def folds(labels: np.ndarray, seed: int) -> np.ndarray:
-    """The fold of each record: random, but each label is spread over the folds as evenly as can be."""
-    mixed = np.random.default_rng(seed).permutation(len(labels))
-    by_label = mixed[np.argsort(labels[mixed], kind="stable")]
-    dealt = np.empty(len(labels), dtype=np.int64)
-    dealt[by_label] = np.arange(len(labels)) % FOLDS
+def folds(groups: np.ndarray, seed: int) -> np.ndarray:
+    """The fold of each record: random, but each group (`Task.group`) is spread over the folds as evenly as can be."""
+    mixed = np.random.default_rng(seed).permutation(len(groups))
+    by_group = mixed[np.argsort(groups[mixed], kind="stable")]
+    dealt = np.empty(len(groups), dtype=np.int64)
+    dealt[by_group] = np.arange(len(groups)) % FOLDS
     return dealt
 
 
@@ -114,53 +112,47 @@ def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
     return found
 
 
-def counts_without_each(labels: Tensor, classes: int) -> Tensor:
-    """How often each label is there among a client's other records: (records, classes)."""
-    return torch.bincount(labels, minlength=classes) - functional.one_hot(labels, classes)
-
-
-def frequencies(counts: Tensor) -> Tensor:
-    """How often a client has each label, smoothed and as logarithms, from how often it is there (..., classes)."""
-    return torch.log_softmax((counts + SMOOTHING).log(), dim=-1)
-
-
 def offsets(frequencies: Tensor) -> Tensor:
-    """What is added to the logarithms of each member's probabilities, (members, ..., classes): to those that are
-    adjusted the labels' `frequencies` (..., classes), to the others nothing."""
+    """Additions to the logarithms of each member's probabilities, (members, ..., width): the client's `frequencies`
+    (..., width) for members that are adjusted to them, zero for the others."""
     found = torch.zeros(len(MEMBERS), *frequencies.shape)
     found[[ADJUSTED, AVERAGED_ADJUSTED]] = frequencies
     return found
 
 
-def power(log_probabilities: Tensor, labels: Tensor, offsets: Tensor) -> float:
-    """To which power a member's probabilities (records, classes) of held-out records are best raised."""
+def power(task: Task, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> float:
+    """The best power for a member's probabilities (records, width) of held-out records with these `targets`."""
 
     def worth(power: float) -> float:
-        found = sharpened(log_probabilities.double(), power, offsets).gather(1, labels.unsqueeze(1))
+        found = task.likelihoods(task.sharpen(log_probabilities.double(), power, offsets), targets)
         return float(found.sum()) - CAUTION * math.log(power) ** 2
 
     return max(POWERS, key=worth)
 
 
-def sharpened(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
-    """Class probabilities raised to powers, multiplied by exp(offsets) and scaled to sum to one, as logarithms."""
-    return torch.log_softmax(powers * log_probabilities + offsets, dim=-1)
+def mixture(task: Task, log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
+    """Logarithms of the mixed probabilities, (records, width).
 
-
-def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
-    """The logarithm of the mixed class probabilities: `log_probabilities` is (members, records, classes), `offsets` has
-    one row for each member and class."""
+    Args:
+        log_probabilities: (members, records, width), what each member says.
+        weights: (members,) that sum to one.
+        powers: (members,) to which probabilities are raised before they are mixed.
+        offsets: (members, width), see `offsets`.
+    """
     log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
-    said = sharpened(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
+    said = task.sharpen(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
     return torch.logsumexp(said + log_weights, dim=0)
 
 
 class Blended(nn.Module):
-    """A mixture of networks as one network, whose output is the logarithm of the mixed class probabilities."""
+    """A mixture of networks as one network, whose outputs are the logarithms of the mixed probabilities."""
 
-    def __init__(self, members: Sequence[nn.Module], weights: Tensor, powers: Tensor, offsets: Tensor) -> None:
-        """A network that is given several times is kept, and asked, once."""
+    def __init__(
+        self, task: Task, members: Sequence[nn.Module], weights: Tensor, powers: Tensor, offsets: Tensor
+    ) -> None:
+        """Rules as in `mixture`. A network that is given several times is kept, and asked, once."""
         super().__init__()
+        self.task = task
         self.members = nn.ModuleList(dict.fromkeys(members))
         self._places = [list(self.members).index(member) for member in members]
         self.register_buffer("weights", weights)
@@ -168,6 +160,6 @@ class Blended(nn.Module):
         self.register_buffer("offsets", offsets)
 
     def forward(self, x: Tensor) -> Tensor:
-        said = [torch.log_softmax(network(x), dim=1) for network in self.members]
+        said = [self.task.log_probabilities(network(x)) for network in self.members]
         found = torch.stack([said[place] for place in self._places])
-        return mixture(found, *(self.get_buffer(name) for name in ("weights", "powers", "offsets")))
+        return mixture(self.task, found, *(self.get_buffer(name) for name in ("weights", "powers", "offsets")))

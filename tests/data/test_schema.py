@@ -76,8 +76,7 @@ def test_rows_become_records_as_the_schema_says(folder: Path) -> None:
     assert any("1 value of 'age' lies outside" in sentence and "held to it" in sentence for sentence in told)
     assert any("1 of 3 rows" in sentence and "dropped" in sentence for sentence in told)
     assert data.notes == ()
-    assert data.known is not None
-    assert data.known.positive_name == "yes"
+    assert data.task.positive_name == "yes"
 
 
 def test_all_problems_of_all_files_are_told_at_once(folder: Path) -> None:
@@ -202,7 +201,7 @@ def test_the_label_that_is_looked_for_is_the_rarer_one_and_is_told(rare: str, tm
     (folder / "a.csv").write_text("label,x\n0,1\n1,2\n2,3\n" * 5)
     assert draft(folder, "label").schema.label.positive is None
     (folder / "a.csv").write_text("label,x\n" + "0,1\n1,2\n" * 5)
-    assert draft(folder, "label").schema.label.positive == load(str(folder)).known.positive_name == "1"
+    assert draft(folder, "label").schema.label.positive == load(str(folder)).task.positive_name == "1"
 
 
 def test_a_draft_knows_dates_and_what_few_clients_can_protect(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.methods import feddpa
+from sordino.tasks import Classification
 
 CLIENTS, RECORDS, FEATURES = 10, 40, 6
 KEYS: dict[str, Any] = {
@@ -55,7 +56,7 @@ def data() -> FederatedData:
     many = CLIENTS * RECORDS * 5 // 4
     x = torch.from_numpy(random.standard_normal((many, FEATURES)).astype(np.float32))
     y = torch.from_numpy(random.integers(0, 2, many))
-    found = federate(Dataset("made", x, y, 2, None, (), None), "iid", CLIENTS, 0, 0.2)
+    found = federate(Dataset("made", x, y, Classification.numbered(2), None, (), None), "iid", CLIENTS, 0, 0.2)
     assert found.train.sizes.tolist() == [RECORDS] * CLIENTS
     return found
 

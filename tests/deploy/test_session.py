@@ -18,6 +18,7 @@ from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
 from sordino.federation.message import Each
 from sordino.privacy.noise import Secure, Seeded
+from sordino.tasks import Classification
 
 
 @pytest.mark.parametrize(("seeded", "kind"), [(False, Secure), (True, Seeded)])
@@ -43,7 +44,7 @@ def at_a_site(**changes: Any) -> Session:
     given = {"clients": 10, "shape": [4], "labels": ["no", "yes"], "records_each": 100, "rounds": 2, "epsilon": 4.0}
     terms = terms_of(Experiment.make(given, {"method": "dp-fedavg", "model": "logistic", **changes}))
     train = Split(torch.randn(100, 4), torch.arange(100) % 2, *(np.full(10, one) for one in (0, 100)))
-    data = FederatedData("made", Dealt(["site"] * 10, train, train), 2, (4,), "")
+    data = FederatedData("made", Dealt(["site"] * 10, train, train), Classification.numbered(2), (4,), "")
     return Session.of("run", terms, 0, bytes(32), data, b"secret")
 
 

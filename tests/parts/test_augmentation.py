@@ -14,6 +14,7 @@ from sordino.methods import find, names
 from sordino.methods.bases import Clipped
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.augmentation import MARGIN, _shifts, change_of, cropped, cropped_and_mirrored, moved
+from sordino.tasks import Classification
 from sordino.testing.case import CLIENTS, Case, OneRound
 from sordino.testing.runs import stacked_and_one_by_one_agree
 
@@ -56,7 +57,12 @@ def test_all_shifts_come_equally_often() -> None:
 
 def test_each_pass_sees_other_images_and_the_records_stay_as_they_are() -> None:
     x = torch.rand(6, 1, 12, 12)
-    data = Records(x.clone(), torch.arange(6) % 3, Learner(nn.Sequential(nn.Flatten(), nn.Linear(144, 3))), seed=1)
+    data = Records(
+        x.clone(),
+        torch.arange(6) % 3,
+        Learner(nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), Classification.numbered(3)),
+        seed=1,
+    )
     passes = []
     for _ in range(2):
         (batch,) = data.batches(6, change_of("crop-flip"))

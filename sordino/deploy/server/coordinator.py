@@ -40,7 +40,6 @@ from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending
 from sordino.federation.server import Ground, Server
 from sordino.federation.transport import OutOfBudgetError
-from sordino.learning.metrics import METRICS
 from sordino.learning.network import Records
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
@@ -294,7 +293,7 @@ def ground_of(experiment: Experiment, terms: Terms) -> Ground:
         public = _public(experiment, terms)
         source = Seeded(terms.experiment.seed, terms.identity)
         records = Records(public.x, public.y, terms.learner, source.key("public") >> 32)
-    return Ground(terms.learner.layout, math.prod(terms.shape), len(terms.labels), records)
+    return Ground(terms.learner.layout, math.prod(terms.shape), terms.learner.task, records)
 
 
 def _public(experiment: Experiment, terms: Terms) -> Dataset:
@@ -308,17 +307,17 @@ def _public(experiment: Experiment, terms: Terms) -> Dataset:
     if reading.schema is None:
         reading = replace(reading, labels=terms.labels, shape=terms.shape)
     found = load(name, experiment.data_dir, reading)
-    if tuple(found.x.shape[1:]) != terms.shape or found.classes > len(terms.labels):
+    if tuple(found.x.shape[1:]) != terms.shape or not terms.learner.task.admits(found.task):
         raise UserError(
             f"The public data {name!r} do not fit: their records have shape {tuple(found.x.shape[1:])} and "
-            f"{found.classes} classes, but the experiment declares {terms.shape} and {len(terms.labels)}."
+            f"{found.task}, but the experiment declares {terms.shape} and {len(terms.labels)}."
         )
     return found
 
 
 def _save_models(run: str, terms: Terms, ending: Ending, names: Sequence[str], folder: Path) -> checkpoints.KeptFile:
     """Write the server's models and what they mean; personal ones, and how they do, are at the sites."""
-    unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
+    unknown = np.full((terms.schedule.clients, len(terms.learner.task.metrics)), np.nan)
     tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
     if ending.served is not None:
         tensors |= ending.served.tensors()

@@ -60,7 +60,7 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
     dealt = Dealt([name] * many, train, held)
-    return FederatedData(name, dealt, len(terms.labels), terms.shape, "", people, disclosed=counted)
+    return FederatedData(name, dealt, terms.learner.task, terms.shape, "", people, disclosed=counted)
 
 
 def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:

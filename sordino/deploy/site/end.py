@@ -22,16 +22,14 @@ from sordino.deploy.site.ledger import Book
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session
 from sordino.deploy.terms import Terms
-from sordino.federation.blending import FIGURES, Blending, instructions
+from sordino.federation.blending import Blending, figures_of, instructions
 from sordino.federation.run_state import Served
-from sordino.learning.metrics import METRICS
 from sordino.store.checkpoint import write_tensors
 from sordino.trained.models import measured
 from sordino.util.files import KeptFile, keep_file
 from sordino.util.processes import single_threaded
 
 MODELS = "models"
-ACCURACY = METRICS.index("accuracy")
 
 
 def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
@@ -50,13 +48,15 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
         content = book.latest(run)
         state = session.blank if content is None else loaded(content)
         tensors, served = _models(session, state, model, averaged)
-        figures, shared = np.full(len(METRICS), np.nan), None
+        task = session.terms.learner.task
+        figures, shared = np.full(len(task.metrics), np.nan), None
         with single_threaded(), desk.keeping_errors(f"the models of the run {run} cannot be blended or evaluated"):
             blended, figures = _judged(session, state, served)
             tensors |= blended
             shared = session.accuracy(model)
         file = _written(desk, session, run, tensors, figures)
-        personal = None if np.isnan(figures[ACCURACY]) else float(figures[ACCURACY])
+        score = float(figures[task.metrics.index(task.score)])
+        personal = None if np.isnan(score) else score
         with book.transaction():
             book.end(known, personal, shared, file)
     desk.sessions.pop(run, None)
@@ -100,7 +100,8 @@ def _judged(session: Session, state: dict[str, Tensor], served: Served | None) -
     told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, served)
     made = Blending(session.clients, [number], own, took_part, told).mixtures()
     blend = {"blend": made.models.flatten(1), **made.rules(), "blend_clients": torch.tensor([number])}
-    return blend, made.accuracies[0, [FIGURES.index(name) for name in METRICS]]
+    columns = figures_of(terms.learner.task)
+    return blend, made.accuracies[0, [columns.index(name) for name in terms.learner.task.metrics]]
 
 
 def remove_leftovers(folder: Path, book: Book) -> None:
@@ -115,7 +116,7 @@ def _written(desk: Desk, session: Session, run: str, tensors: dict[str, Tensor],
     """The models in a file; a crash leaves either nothing or the whole of it."""
     names = [str(number) for number in range(session.terms.schedule.clients)]
     names[session.number] = desk.allowed.rules.name
-    rows = np.full((len(names), len(METRICS)), np.nan)
+    rows = np.full((len(names), len(figures)), np.nan)
     rows[session.number] = figures
     about = session.terms.described(run, names, desk.allowed.rules.label)
     path = desk.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sordino.learning.metrics import METRICS
 from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
@@ -15,6 +14,7 @@ from sordino.report.html import pictures, rendered, words
 from sordino.report.html.gather import ALONE, Group, RunTold, Told, gather
 from sordino.report.wording import ended, epsilon_words, method_name, percent, sentences_of, unprotected
 from sordino.store.store import Store
+from sordino.tasks.class_metrics import METRICS
 from sordino.util.formatting import delta_text, none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
