@@ -640,7 +640,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("activations in float32", "(part.double() for part in", "(part for part in"),
             ("norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
             ("the bias is left out", "products + 1 if", "products if"),
-            ("a bias's norm for its weight", "[slopes * _provable(", "[slopes + 0 * _provable("),
+            ("a bias's norm for its weight", "[slopes * _limit_to_proof(", "[slopes + 0 * _limit_to_proof("),
             (
                 "positions of a bias are not added up",
                 "torch.ones_like(seen))",
@@ -671,7 +671,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "apart: nothing is proven",
-                "proven(self.learner.written.train(mode), shape, dtype, device)",
+                "prove_recordwise(self.learner.written.train(mode), shape, dtype, device)",
                 "self.learner.written",
             ),
             ("apart: answers are not compared", "if not _alike(answers, said) or", "if"),

@@ -19,7 +19,7 @@ from sordino.errors import UserError
 from sordino.learning.network import Batch, Learner
 from sordino.learning.pages import Page, rounding
 from sordino.learning.parameters import flatten
-from sordino.learning.recordwise import proven
+from sordino.learning.recordwise import prove_recordwise
 from sordino.learning.singles import Singles
 from sordino.learning.vmapped import obstacle
 from sordino.models.checks import MIXES
@@ -32,7 +32,7 @@ VISIBLE = 1e-3
 
 
 class Contributions(Protocol):
-    """Contributions of a batch's records to its sum."""
+    """Contributions of a batch's records to its sum of gradients."""
 
     def part_norms(self, thresholds: int) -> Tensor: ...
     def weighted_sum(self, weights: Tensor) -> Tensor: ...
@@ -60,7 +60,7 @@ class Book:
         self.pages = pages
 
     def layer_norms(self) -> Tensor:
-        """What each record brings into a weighted sum at the most, over its weight, in each layer: (records, layers).
+        """Upper bounds of each record's contribution to a weighted sum, over its weight, by layer: (records, layers).
 
         It is at least the L2 norm of the record's gradient and of its share of all rounding, for weights up to one,
         and not finite where that is not known. In double precision.
@@ -68,12 +68,11 @@ class Book:
         return self._with_rounding([page.norms() for page in self.pages])
 
     def tensor_norms(self) -> Tensor:
-        """The same in each tensor: (records, tensors)."""
+        """`layer_norms` by tensor: (records, tensors)."""
         return self._with_rounding([norms for page in self.pages for norms in page.tensor_norms()])
 
     def part_norms(self, thresholds: int) -> Tensor:
-        """The same in each tensor, where there are so many thresholds that they are for tensors, or else in each
-        layer."""
+        """`tensor_norms` where there are more `thresholds` than layers, else `layer_norms`."""
         return self.tensor_norms() if thresholds > len(self.pages) else self.layer_norms()
 
     def _with_rounding(self, parts: list[Tensor]) -> Tensor:
@@ -166,7 +165,7 @@ class Bookkeeper:
                 self._check_pages(records)
         try:
             for mode in (True, False):
-                self._networks[mode] = proven(self.learner.written.train(mode), shape, dtype, device)
+                self._networks[mode] = prove_recordwise(self.learner.written.train(mode), shape, dtype, device)
         finally:
             self.learner.written.train(training)
         self._proven = (shape, dtype, device)
@@ -202,7 +201,7 @@ class Bookkeeper:
 
     @contextlib.contextmanager
     def _pages_kept(self) -> Iterator[None]:
-        """Have every layer's page kept, from none at the beginning."""
+        """Keep a page of every layer that is called inside; earlier pages are dropped."""
         self._pages = {}
         hooks = [layer.register_forward_hook(self._keep) for _, layer in self.layers]
         try:

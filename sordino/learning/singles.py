@@ -96,7 +96,7 @@ class Singles:
             self.learner.module.train()
 
     def _gradient(self, flat: Tensor, batch: Batch) -> Callable[..., Tensor]:
-        """The gradient of one record's loss, as a function of the model, the record and its label."""
+        """The gradient of one record's loss, as a function of the model, the record and its target."""
         module, layout = self.learner.written, self.learner.layout
 
         def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -119,11 +119,11 @@ class Singles:
         looks = [(tuple(one.shape), one.dtype, one.device) for one in example]
         key = (purpose, self.learner.module.training, *looks)
         if key not in self._graphs:
-            self._graphs[key] = _traced(self.learner.written, function, example)
+            self._graphs[key] = _trace(self.learner.written, function, example)
         return self._graphs[key]
 
 
-def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+def _trace(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
     """Trace a function of a network into a graph of tensor operations; UserError where it depends on values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -157,7 +157,7 @@ def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[T
 
 @contextlib.contextmanager
 def _plain_kernels() -> Iterator[None]:
-    """Operations that `vmap` knows, instead of fused ones that it would run one record after the other."""
+    """Run plain operations, which `vmap` batches, instead of fused ones, which it would run record by record."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     fast, fused = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()

@@ -1,4 +1,4 @@
-"""Many clients at once under `torch.func.vmap`: in, and for functions that are written for whole stacks out again."""
+"""Entering `torch.func.vmap` over many clients, and leaving it for functions that are written for whole stacks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesti
 
 
 def over_clients(function: Callable[..., Any], count: int, *arguments: Any) -> Any:
-    """What `vmap(function)(*arguments)` gives for `count` clients, in a fraction of the time that it takes to begin.
+    """Run `vmap(function)(*arguments)` for `count` clients, without most of the time that `vmap` needs to begin.
 
     Arguments are tensors with one row for each client, dictionaries of these, or None; what comes back are tensors,
     and tuples and dictionaries of them. Anything else among it is left as it is.
     """
     lazy_load_decompositions()
     with vmap_increment_nesting(count, "error") as level:
-        return _rows(function(*(_batched(argument, level) for argument in arguments)), level, count)
+        return _remove_level(function(*(_add_level(argument, level) for argument in arguments)), level, count)
 
 
 def as_one(stacked: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
@@ -33,22 +33,22 @@ def as_one(stacked: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
     return lambda name: _functorch._add_batch_dim(stacked(name), 0, level)
 
 
-def _batched(argument: Any, level: int) -> Any:
+def _add_level(argument: Any, level: int) -> Any:
     if isinstance(argument, dict):
-        return {name: _batched(one, level) for name, one in argument.items()}
+        return {name: _add_level(one, level) for name, one in argument.items()}
     return None if argument is None else _functorch._add_batch_dim(argument, 0, level)
 
 
-def _rows(found: Any, level: int, count: int) -> Any:
+def _remove_level(found: Any, level: int, count: int) -> Any:
     if isinstance(found, dict):
-        return {name: _rows(one, level, count) for name, one in found.items()}
+        return {name: _remove_level(one, level, count) for name, one in found.items()}
     if isinstance(found, tuple):
-        return tuple(_rows(one, level, count) for one in found)
+        return tuple(_remove_level(one, level, count) for one in found)
     return _functorch._remove_batch_dim(found, level, count, 0) if isinstance(found, Tensor) else found
 
 
 def under_vmap(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
-    """A function of whole stacks (one row per client) as seen from one client under `vmap`."""
+    """Call a function of whole stacks (one row per client) from one client's code under `vmap`."""
     if len(_functorch.get_interpreter_stack() or ()) == 1:
         top = _functorch.peek_interpreter_stack()
         if top.key() == _functorch.TransformType.Vmap:
@@ -58,7 +58,7 @@ def under_vmap(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tens
 
 
 def _within(vmap: Any, function: Callable[..., Tensor], tensors: tuple[Tensor | None, ...]) -> Tensor:
-    """The same where one `vmap` is all that there is: what `_Stacked` does, in a quarter of the time."""
+    """`under_vmap` inside a single `vmap`: as `_Stacked`, in a quarter of the time."""
     count, level = _functorch.CVmapInterpreterPtr(vmap).batchSize(), vmap.level()
 
     def whole(tensor: Tensor | None) -> Tensor | None:
@@ -75,7 +75,7 @@ def _within(vmap: Any, function: Callable[..., Tensor], tensors: tuple[Tensor | 
 
 
 class _Stacked(torch.autograd.Function):
-    """What `under_vmap` does. It is not differentiated itself."""
+    """`under_vmap` in the general case. It is not differentiated itself."""
 
     @staticmethod
     def forward(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ class ChannelsLast(nn.Module):
         return x.permute(0, 2, 3, 1).reshape(-1).view(records, high, wide, channels).permute(0, 3, 1, 2)
 
 
-def arranged(module: nn.Module) -> nn.Module:
+def arrange(module: nn.Module) -> nn.Module:
     """A plain sequence of convolutions and poolings as it runs fastest on a processor; any other network as it is.
 
     Maps are kept channels-last, which pooling reads several times faster, and a ReLU comes behind the pooling that

@@ -1,5 +1,8 @@
-"""Tasks: what is predicted for a record. A task knows its loss, its metrics, the width of a network's output and the
-checks of its targets; everything else asks the task and has no case for one of them."""
+"""Tasks, each something to predict for a record.
+
+A task knows its loss, its metrics, the width of a network's output and the checks of its targets. Everything else asks
+the task, and has no case for one of them.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""How well models predict, client by client and over all records: more than a share of right labels, which rare classes
-fool.
+"""Metrics of class probabilities, client by client and over all records together.
 
-Every metric follows from sums over records. Those of a client give the client's figures, added up over clients those of
-all records together. All clients of a call are worked on at once: a hundred thousand with a few records each cost as
-much as their records.
+Accuracy alone is fooled by rare classes, so there are eight. Every metric follows from sums over records: those of one
+client give its metrics, and added up over clients the metrics of all records together. All clients of a call are worked
+on at once: a hundred thousand with a few records each cost as much as their records.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ METRICS = (
 - `one_class`: 1 where all records are given the same class although they have several, else 0.
 """
 OF_CLASSES = ("held", "predicted", "found", "won", "pairs")
-"""The sums that there are for each class: its records, those given it, and those of it given it; in how many pairs of
-one of its records and one of another class, both of one client, the right one is given the higher probability of it;
-how many such pairs there are."""
+"""Sums for each class: its records; the records predicted as it; those of its records that are; pairs of one of its
+records and one of another class, both of one client, of which the first is given the higher probability of it; all such
+pairs."""
 OF_ALL = ("loss", "majority")
 """The sums over all records: of -log(probability of the right class), and of those with the client's majority class."""
 LOWER_IS_BETTER = ("log_loss", "calibration_error")
@@ -44,7 +43,7 @@ LEAST_PROBABILITY = 1e-15
 
 @dataclass(frozen=True)
 class Judged:
-    """What models say of the test records of some clients."""
+    """Class probabilities that models give for the test records of some clients."""
 
     probabilities: np.ndarray
     """float64 (records, classes): each client's records lie together."""
@@ -113,13 +112,13 @@ def _losses(said: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def _counts(
     owner: np.ndarray, labels: np.ndarray, clients: int, classes: int, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """(clients, classes): how many records each client has of each class, or the sum of their weights."""
+    """(clients, classes): number of records of each class at each client, or the sum of their weights."""
     cells = np.bincount(owner * classes + labels, weights=weights, minlength=clients * classes)
     return cells.astype(float).reshape(clients, classes)
 
 
 def _mean_of_known(rows: np.ndarray) -> np.ndarray:
-    """The mean of each row's numbers that are not `nan`; `nan` where there are none."""
+    """Mean of each row over its numbers that are not `nan`; `nan` where there are none."""
     known = ~np.isnan(rows)
     return np.asarray(np.where(known, rows, 0.0).sum(axis=1) / known.sum(axis=1))
 
@@ -130,7 +129,7 @@ def _one_class(held: np.ndarray, predicted: np.ndarray) -> np.ndarray:
 
 
 def _gaps(owner: np.ndarray, sure: np.ndarray, right: np.ndarray, clients: int) -> np.ndarray:
-    """(clients, BINS): by how much probabilities exceed right predictions in each bin, for the expected calibration
+    """(clients, BINS): sum of probabilities less right predictions in each bin, for the expected calibration
     error (Guo et al. 2017)."""
     cell = owner * BINS + np.minimum((sure * BINS).astype(np.int64), BINS - 1)
     return np.bincount(cell, sure - right, clients * BINS).reshape(clients, BINS)
@@ -139,8 +138,16 @@ def _gaps(owner: np.ndarray, sure: np.ndarray, right: np.ndarray, clients: int) 
 def _won(
     scores: np.ndarray, members: np.ndarray, owner: np.ndarray, inside: np.ndarray, all_of: np.ndarray
 ) -> np.ndarray:
-    """In how many pairs of a client's records, one of a class and one of another, the first has the higher score: by
-    the ranks of the class's records (Mann and Whitney 1947), which equal scores share."""
+    """(clients,): number of pairs of a client's records, one of a class and one of another, of which the first has the
+    higher score, by the ranks of the class's records (Mann and Whitney 1947); equal scores share their ranks.
+
+    Args:
+        scores: (records,) probability of the class.
+        members: (records,) whether the record is of the class.
+        owner: (records,) client of the record.
+        inside: (clients,) number of records of the class.
+        all_of: (clients,) number of all records.
+    """
     order = np.lexsort((scores, owner))
     owners, sorted_scores = owner[order], scores[order]
     fresh = np.ones(len(order), dtype=bool)  # where another score, or another client, begins

@@ -135,11 +135,11 @@ class Classification(Task):
         return torch.log_softmax(powers * log_probabilities + offsets, dim=-1)
 
     def frequencies(self, targets: Tensor) -> Tensor:
-        return _smoothed(torch.bincount(targets, minlength=self.width))
+        return _smooth(torch.bincount(targets, minlength=self.width))
 
     def frequencies_without_each(self, targets: Tensor) -> Tensor:
         counts = torch.bincount(targets, minlength=self.width)
-        return _smoothed(counts - functional.one_hot(targets, self.width))
+        return _smooth(counts - functional.one_hot(targets, self.width))
 
     @staticmethod
     def predict(outputs: Tensor) -> Tensor:
@@ -156,6 +156,6 @@ class Classification(Task):
         return {name: told.count(name) for name in self.names}
 
 
-def _smoothed(counts: Tensor) -> Tensor:
+def _smooth(counts: Tensor) -> Tensor:
     """Smoothed shares of classes as logarithms, from the number of records of each (..., classes)."""
     return torch.log_softmax((counts + SMOOTHING).log(), dim=-1)

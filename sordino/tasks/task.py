@@ -1,4 +1,4 @@
-"""The interface of a task: what is predicted for a record, and all that follows from it.
+"""The interface of a task, which knows what is predicted for a record and all that follows from it.
 
 `targets` are the values to predict, one for each record; `outputs` are a network's, (records, width). Methods, steps
 and networks know no more of a task than what stands here.
@@ -18,7 +18,7 @@ from sordino.errors import UserError
 
 
 class Task(ABC):
-    """What is predicted for a record."""
+    """Something to predict for a record, with its loss, metrics, output width and checks."""
 
     name: ClassVar[str]
     """The kind of task, in a word."""
@@ -159,7 +159,7 @@ class Task(ABC):
     @staticmethod
     @abstractmethod
     def predict(outputs: Tensor) -> Tensor:
-        """What is told of each record: (records, width) from a network's outputs."""
+        """Prediction for each record, (records, width), from a network's outputs: for classes their probabilities."""
 
     @property
     @abstractmethod
@@ -172,4 +172,4 @@ class Task(ABC):
 
     @abstractmethod
     def count(self, told: Sequence[str]) -> dict[str, int]:
-        """How often each prediction was told."""
+        """Number of records with each prediction, by its words."""

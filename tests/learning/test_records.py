@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.nn import functional
 
 from sordino.learning.descent import Descent, Tether
-from sordino.learning.network import Batch, Learner, Records, scrambled
+from sordino.learning.network import Batch, Learner, Records, scramble
 from sordino.learning.parameters import Layout, flatten
 from sordino.tasks import Classification
 
@@ -70,7 +70,7 @@ def test_the_order_depends_on_the_seed_alone() -> None:
 
 
 def test_scrambled_numbers_are_distinct_and_even() -> None:
-    mixed = scrambled(torch.arange(100_000))
+    mixed = scramble(torch.arange(100_000))
     assert mixed.min() >= 0
     assert len(mixed.unique()) == 100_000
     upper_half = (mixed > 2**62).double().mean()

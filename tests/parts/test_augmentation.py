@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sordino.errors import UserError
-from sordino.learning.network import Learner, Records, scrambled
+from sordino.learning.network import Learner, Records, scramble
 from sordino.methods import find, names
 from sordino.methods.bases import Clipped
 from sordino.methods.dp_fedavg import DPFedAvg
@@ -44,7 +44,7 @@ def test_channels_move_together_and_are_filled_up_each_with_its_darkest() -> Non
 
 def test_all_shifts_come_equally_often() -> None:
     """Within six standard errors of a count: once in five hundred million looks by chance, over 81 + 1 looks."""
-    numbers = scrambled(torch.arange(81_000))
+    numbers = scramble(torch.arange(81_000))
     down, across = _shifts(numbers)
     counts = torch.bincount((down + MARGIN) * 9 + across + MARGIN, minlength=81)
     assert len(counts) == 81
