@@ -2394,8 +2394,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
             (
                 "public records that are a client's are not told",
-                "*dataset.disclosed, _told(shared, len(other.y))",
-                "*dataset.disclosed",
+                "*dataset.disclosed, _disclose_shared(shared, len(other.y))",
+                "*dataset.disclosed,",
             ),
             (
                 "the records that take part follow labels",

@@ -1,4 +1,4 @@
-"""What the numbers of a data set stand for: the names of its classes, and how a record is made of a table's row."""
+"""Records before and after they are dealt to clients, and the meaning of their numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Meaning:
     """Meaning of a network's numbers: of its outputs, and of what goes in."""
 
     task: Task
-    """What the outputs say."""
+    """The task, which says what outputs mean."""
     schema: Schema | None = None
     """Rules by which a table's row becomes a record; None for arrays and images."""
 
@@ -45,7 +45,7 @@ class Dataset:
     y: torch.Tensor
     """(records,): the task's targets; for classes int64, each in 0..classes-1."""
     task: Task
-    """What is predicted for a record."""
+    """The task: what y holds, and how it is predicted."""
     owner: np.ndarray | None
     """int64 (records,): the natural client (writer, hospital, file) of each record, index in owner_names."""
     owner_names: tuple[str, ...]
@@ -85,13 +85,13 @@ class Split:
     x: torch.Tensor
     y: torch.Tensor
     starts: np.ndarray
-    """int64 (clients,): where each client's records begin."""
+    """int64 (clients,): place of each client's first record."""
     sizes: np.ndarray
-    """int64 (clients,): how many records each client has."""
+    """int64 (clients,): number of records of each client."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Split:
-        """Records that do not lie together yet, copied."""
+        """Copy the clients' records (x, y) into two tensors."""
         sizes = np.array([len(y) for _, y in parts], dtype=np.int64)
         return cls(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), sizes.cumsum() - sizes, sizes)
 
@@ -102,9 +102,9 @@ class Split:
         return self.x[own], self.y[own]
 
     def stacked(self, clients: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Inputs (clients, longest, ...), labels (clients, longest) and which are records (1) and not padding (0).
+        """Inputs (clients, longest, ...), targets (clients, longest), and one for a record, zero for padding.
 
-        The last is None when all clients have the same number. What stands in the padding means nothing.
+        The last is None when all clients have equally many records. Padding holds an arbitrary record.
         """
         starts, sizes = self.starts[clients, None], self.sizes[clients, None]
         places = np.arange(sizes.max(initial=0))
@@ -118,7 +118,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dealt(Sequence[ClientData]):
-    """Clients as views of shared tensors, made when they are looked at: a hundred thousand cost nothing."""
+    """Clients as views of shared tensors, made on access: a hundred thousand of them cost nothing."""
 
     names: Sequence[str]
     train: Split
@@ -140,13 +140,13 @@ class FederatedData:
     name: str
     clients: Sequence[ClientData]
     task: Task
-    """What is predicted for a record."""
+    """The task: what y holds, and how it is predicted."""
     shape: tuple[int, ...]
     """Shape of one record."""
     fingerprint: str
     """SHA-256 over the contents and the deal: equal fingerprints mean byte-equal data for each client."""
     people: str = ""
-    """Who the records are about, before they were dealt."""
+    """The people the records are about, as `Dataset.people`."""
     deal: str | None = None
     """Digest of which record stands with which client, in which order of clients, whatever each of them sets aside for
     tests; None where nobody knows. Clients are the same in two federations where the deals are equal."""

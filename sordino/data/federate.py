@@ -27,7 +27,7 @@ def federate(
     test_fraction: float = 0.2,
     test: Literal["own", "official"] = "own",
 ) -> FederatedData:
-    """The clients of a data set, the same for the same arguments.
+    """Deal a data set to clients; equal arguments give equal clients.
 
     The natural partition makes one client of each owner, with the published test split where there is one;
     every other partition deals the published training split, or all records where none is published.
@@ -72,12 +72,12 @@ def deal_digest(dataset: Dataset, client: np.ndarray | None) -> str:
 
 
 def usual_names(clients: int) -> list[str]:
-    """What clients are called that have no names of their own."""
+    """Names for clients that have none of their own: client-0, client-1, ..."""
     return [f"client-{number}" for number in range(clients)]
 
 
 def client_count(dataset: Dataset, clients: int | None) -> int:
-    """How many clients there are: those asked for, else as many as records have owners, else 100."""
+    """Number of clients: `clients` if given, else the number of owners of records, else 100."""
     return clients if clients is not None else len(dataset.owner_names) or DEFAULT_CLIENTS
 
 
@@ -101,7 +101,7 @@ def check(dataset: Dataset, test_fraction: float, test: str) -> None:
 def natural(dataset: Dataset, clients: int | None) -> tuple[np.ndarray, list[str]]:
     """The client of each record when clients are owners, and the clients' names.
 
-    With a number of clients, the first so many owners that have both training and test records.
+    With a number of `clients`: the first owners that have both training and test records.
     """
     if dataset.owner is None:
         raise UserError(
@@ -125,7 +125,14 @@ def natural(dataset: Dataset, clients: int | None) -> tuple[np.ndarray, list[str
 
 
 def split(client: np.ndarray, clients: int, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Which records are test records: that fraction of each client's, at least one of two or more."""
+    """bool (records,): a random `fraction` of each client's records as test records, at least one of two or more.
+
+    Args:
+        client: (records,) client of each record, NOBODY for none.
+        clients: number of clients.
+        fraction: share of test records, from 0 to 1.
+        rng: generator of the choice.
+    """
     dealt = np.flatnonzero(client != NOBODY)
     sizes = np.bincount(client[dealt], minlength=clients)
     wanted = np.clip(np.rint(sizes * fraction).astype(np.int64), np.minimum(1, sizes // 2), np.maximum(sizes - 1, 0))
@@ -148,7 +155,15 @@ def build(
     test_order: np.ndarray,
     test_sizes: list[int] | None,
 ) -> FederatedData:
-    """Clients as views of shared tensors; `test_sizes` None gives each of them the whole test set."""
+    """Clients as views of shared tensors.
+
+    Args:
+        dataset: the records.
+        names: the clients' names.
+        train: (records,) client of each training record, NOBODY for all others.
+        test_order: places of the test records, each client's together.
+        test_sizes: number of test records of each client; None gives each of them the whole test set.
+    """
     train_order, train_sizes = order_by_client(train, len(names))
     if 0 in train_sizes:
         raise UserError(

@@ -86,7 +86,7 @@ def encode(columns: np.ndarray) -> np.ndarray:
 
 
 def split(path: Path, labels: np.ndarray) -> np.ndarray:
-    """Which rows are test rows; stratified when both classes have more than two rows."""
+    """bool (rows,): FLamby's choice of test rows, stratified when both classes have more than two rows."""
     from sklearn.model_selection import train_test_split
 
     counts = np.bincount(labels, minlength=2)

@@ -20,7 +20,7 @@ NOBODY = -1
 RETRIES = 10
 """Dirichlet draws before records are moved to clients that got too few."""
 ENOUGH = 10
-"""Records every client of a Dirichlet deal gets, where there are twice as many for each."""
+"""Records that every client of a Dirichlet deal gets, where there are at least twice as many for each."""
 
 WITH_NUMBER = {"dirichlet": "dirichlet:0.5", "shards": "shards:2", "labels": "labels:20%"}
 WITHOUT_NUMBER = ("iid", "natural")
@@ -67,7 +67,15 @@ def parse(text: str) -> Partition:
 
 
 def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """The client of each record, by any partition but the natural one, which is the owner array itself."""
+    """int64 (records,): the client of each record, NOBODY for none.
+
+    Args:
+        partition: any but the natural one, which is the owner array itself.
+        targets: (records,) the task's targets.
+        task: the task, whose groups decide who gets what.
+        clients: number of clients.
+        rng: generator of the deal.
+    """
     if clients < 1:
         raise UserError(f"There must be at least one client, but {clients} were asked for.")
     if clients > len(targets):
@@ -80,7 +88,7 @@ def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rn
 
 
 def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """By a user's `function(labels, clients, rng)`: one client number from 0 for each record, -1 for nobody."""
+    """Deal by a user's `function(labels, clients, rng)`, which gives each record's client from 0, or -1 for nobody."""
     name = partition.kind
     assert partition.function is not None
     try:

@@ -22,7 +22,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the clients hold. Sizes and classes of a client are those of its training records."""
+    """Figures of a federation's records. Sizes and classes of a client are those of its training records."""
 
     name: str
     clients: int
@@ -35,7 +35,7 @@ class Summary:
     sizes: Spread
     classes_per_client: Spread
     labels: dict[str, int]
-    """How many training records have each class, by its name."""
+    """Number of training records of each class, by its name."""
     smallest_client: str
     """The client with the fewest training records; the first of them when there are several."""
     without_test: int
@@ -43,7 +43,7 @@ class Summary:
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
-    """(clients, classes): how many training records of each class each client has."""
+    """(clients, groups): number of training records of each client in each of the task's groups."""
     sizes = [len(client.y) for client in data.clients]
     targets = np.concatenate([client.y.numpy() for client in data.clients])
     groups = len(data.task.groups)

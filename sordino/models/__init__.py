@@ -48,12 +48,12 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn
 
 
 def names() -> dict[str, str]:
-    """Every built-in network: its name and one line on where it comes from and how large it is."""
+    """Every built-in network by name, with one line on where it comes from and how large it is."""
     return {name: network.description for name, network in NETWORKS.items()}
 
 
 def default(shape: tuple[int, ...]) -> str:
-    """The network a user gets without asking for one: small, since noise grows with the number of parameters.
+    """Name of the network that a user gets without asking for one: small, since noise grows with its parameters.
 
     `logistic` for at most 64 features, `lenet` for images of 28x28 and more, `mlp` for the rest.
     """

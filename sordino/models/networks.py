@@ -15,21 +15,24 @@ from sordino.errors import UserError, quoted
 
 
 def norm(channels: int) -> nn.GroupNorm:
+    """A GroupNorm of at most 32 groups, which norms each example by itself."""
     return nn.GroupNorm(min(32, channels), channels)
 
 
 def sequence(**layers: nn.Module) -> nn.Sequential:
+    """Layers one after the other, each under its name."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def append(net: nn.Sequential, **layers: nn.Module) -> nn.Sequential:
+    """Add named layers to the end of `net`, which is returned."""
     for name, layer in layers.items():
         net.add_module(name, layer)
     return net
 
 
 def features(net: nn.Sequential, shape: tuple[int, ...]) -> int:
-    """How many numbers `net` makes of one input; evaluated without dropout, which would draw randomness."""
+    """Number of outputs of `net` for one input; evaluated without dropout, which would draw randomness."""
     net.eval()
     with torch.no_grad():
         count = net(torch.zeros(1, *shape)).numel()
@@ -38,7 +41,7 @@ def features(net: nn.Sequential, shape: tuple[int, ...]) -> int:
 
 
 class Residual(nn.Module):
-    """after(body(x) + shortcut(x))."""
+    """A residual block: after(body(x) + shortcut(x))."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module, after: nn.Module) -> None:
         super().__init__()
@@ -127,22 +130,22 @@ def _conv_norm_relu(before: int, channels: int) -> nn.Sequential:
 
 Shape = tuple[int, ...]
 WIDEST = 1_000_000_000
-"""The widest layer that is taken for meant; whether it fits is another question."""
+"""The widest layer that is not taken for a slip; whether it fits into memory is checked when it is built."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """How to make a network, and what a user should know before choosing it."""
+    """A network by name: its factory, and what a user should know before choosing it."""
 
     make: Callable[..., nn.Module]
     about: str
-    """What it is, and whose."""
+    """Description, with the paper it is from."""
     shape: Shape
-    """The input of its paper, or a usual one."""
+    """Shape of one input in its paper, or a usual one."""
     classes: int
     """Classes of the data in its paper, or a usual number."""
     parameters: int
-    """How many parameters it has for `shape` and `classes`, options left alone."""
+    """Number of parameters for `shape` and `classes` with default options."""
     least_side: int | None = None
     """The smallest image side it can take; None: inputs of any shape."""
 
@@ -157,7 +160,7 @@ def logistic(shape: Shape, outputs: int) -> nn.Module:
 
 
 def mlp(shape: Shape, outputs: int, *, hidden: int | str | Sequence[int] = (64,)) -> nn.Module:
-    """`hidden` are the widths of the hidden layers: 64, [64, 64] or "64,64"."""
+    """Linear layers with ReLU between them; `hidden` are the widths of the hidden ones: 64, [64, 64] or "64,64"."""
     widths = [math.prod(shape), *_widths(hidden)]
     net = sequence(flatten=nn.Flatten())
     for layer, (before, after) in enumerate(itertools.pairwise(widths), start=1):

@@ -39,7 +39,10 @@ def load(name: str, shape: tuple[int, ...], outputs: int, options: dict[str, Any
 
 
 def _call(name: str, target: Callable[..., Any], offered: dict[str, Any], options: dict[str, Any]) -> Any:
-    """What `target` returns for all of `options` and those of `offered` that it accepts, by keyword."""
+    """Call the user's `target`, by keyword, with all of `options` and those of `offered` that it accepts.
+
+    `name` is its dotted name, for the sentences that refuse it.
+    """
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError) as error:

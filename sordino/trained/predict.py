@@ -13,7 +13,7 @@ from torch import nn
 
 from sordino.data.encoding import Encoding
 from sordino.data.formats import read_npz
-from sordino.data.tables import finite, read_table
+from sordino.data.tables import check_finite, read_table
 from sordino.errors import UserError, refuse, writing
 from sordino.tasks import Task
 from sordino.trained.models import Description, Models
@@ -114,7 +114,7 @@ def _arrays(file: Path, about: Description) -> NewRecords:
     arrays = read_npz(file)
     if "x" not in arrays:
         raise UserError(f"The file {file} has no array 'x': save it with np.savez(path, x=...).")
-    x = finite(file, "x", arrays["x"])
+    x = check_finite(file, "x", arrays["x"])
     if x.ndim < 2 or math.prod(x.shape[1:]) != math.prod(about.shape):
         raise UserError(f"The file {file} has x of shape {x.shape}, but the models take {about.shape}.")
     numbers = [str(number) for number in range(len(x))]

@@ -10,7 +10,7 @@ import pytest
 from helpers import command, refused
 
 from sordino.data import federate, load
-from sordino.data.draft import draft, outwards
+from sordino.data.draft import draft, round_outwards
 from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.errors import ProblemsError, UserError
@@ -243,9 +243,9 @@ def test_a_draft_is_made_of_odd_tables_too(tmp_path: Path, text: str, kinds: dic
 
 
 def test_ranges_are_rounded_outwards() -> None:
-    assert outwards(18, 99) == (10, 100)
-    assert outwards(0.31, 4.12) == (0, 5)
-    assert outwards(-3, 250) == (-100, 300)
+    assert round_outwards(18, 99) == (10, 100)
+    assert round_outwards(0.31, 4.12) == (0, 5)
+    assert round_outwards(-3, 250) == (-100, 300)
 
 
 @pytest.mark.parametrize(

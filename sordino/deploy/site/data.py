@@ -13,7 +13,7 @@ import torch
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.data.encoding import Encoding, Source
-from sordino.data.own import ClientFile, numbered, read_arrays
+from sordino.data.own import ClientFile, number_labels, read_arrays
 from sordino.data.people import known_people, people_of
 from sordino.data.tables import Table, read_table
 from sordino.deploy.site.rules import RefusedError, Rules
@@ -86,7 +86,7 @@ def _fitted(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]
     if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
-    return torch.from_numpy(x), torch.from_numpy(numbered([file], terms.labels))
+    return torch.from_numpy(x), torch.from_numpy(number_labels([file], terms.labels))
 
 
 def _own_split(records: int, fraction: float, secret: bytes) -> np.ndarray:
