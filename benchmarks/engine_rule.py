@@ -26,11 +26,12 @@ from torch.func import vmap
 
 from sordino import models
 from sordino.learning.descent import Descent
-from sordino.learning.network import Batch, Learner, Records, cross_entropy
+from sordino.learning.network import Batch, Learner, Records
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.clipping import clipped_sum
 from sordino.simulator.effort import WAYS, Size, eager_seconds
+from sordino.tasks import Classification
 
 Optimizer = Literal["sgd", "adam"]
 INPUTS, CLASSES, STEPS = (16, 64, 784, 3072), 10, 4
@@ -100,7 +101,7 @@ def quickest(action: Callable[[], object], times: int = 4, seconds: float = 0.5)
 
 
 def measured(module: nn.Module, numbers: int, batch: int, stack: int, optimizer: Optimizer) -> Point:
-    learner, flat = Learner(module), flatten(module)
+    learner, flat = Learner(module, Classification.numbered(10)), flatten(module)
     x, y = torch.randn(stack, batch * STEPS, numbers), torch.randint(0, CLASSES, (stack, batch * STEPS))
     begun, seeds = flat.expand(stack, -1).clone(), torch.arange(stack)
 
@@ -138,12 +139,12 @@ def eager() -> None:
     """Print what uncompiled record-level steps take, measured and by the rule."""
     for (name, shape), batch in itertools.product(EAGER, (16, 64, 256)):
         module = models.build(name, shape, CLASSES, **({"dropout": False} if name == "cnn" else {}))
-        keeper, flat = Bookkeeper(Learner(module)), flatten(module)
+        keeper, flat = Bookkeeper(Learner(module, Classification.numbered(10))), flatten(module)
         y = torch.zeros(batch, dtype=torch.int64)
         records = Batch(torch.rand(batch, *shape), y, y, None)
 
         def step(keeper: Bookkeeper = keeper, flat: Tensor = flat, records: Batch = records) -> Tensor:
-            return clipped_sum(keeper.book(flat, records, cross_entropy), torch.ones(1))
+            return clipped_sum(keeper.book(flat, records), torch.ones(1))
 
         ruled = eager_seconds(module, shape, batch)
         print(f"record level: {name:8} batch {batch:3}: {1e3 * quickest(step):8.2f} ms (rule {1e3 * ruled:8.2f})")

@@ -33,6 +33,7 @@ from sordino.privacy.clipping import COMPILER_OPTIONS, CompiledSum, compile_sum
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
+from sordino.tasks import Classification
 
 BATCH, RECORDS, PASSES, STEPS = 64, 640, 8, 10
 Step = Callable[[], None]
@@ -82,7 +83,7 @@ def compiled_bare_step() -> Step:
     It is faster than `torch.compile` of the network alone, which leaves the loss and the update outside.
     """
     module = network()
-    learner, flat, optimizer = Learner(module), flatten(module), InPlace("sgd", 0.01)
+    learner, flat, optimizer = Learner(module, Classification.numbered(10)), flatten(module), InPlace("sgd", 0.01)
 
     def loss(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(learner.logits(flat, x), y)
@@ -98,7 +99,11 @@ def compiled_bare_step() -> Step:
 def our_step(compiled: CompiledSum | None = None, rate: float = BATCH / RECORDS) -> Step:
     """A step as a record-level method takes it, on Poisson-sampled batches of 64 in the mean."""
     module, (x, y) = network(), data()
-    flat, keeper, optimizer = flatten(module), Bookkeeper(Learner(module)), InPlace("sgd", 0.01)
+    flat, keeper, optimizer = (
+        flatten(module),
+        Bookkeeper(Learner(module, Classification.numbered(10))),
+        InPlace("sgd", 0.01),
+    )
     count = round(BATCH / rate)
     view = PrivateRecords(
         x[:count],
@@ -173,7 +178,7 @@ def contenders() -> tuple[dict[str, Step], dict[str, Step]]:
     quick: dict[str, Step] = {"without privacy": bare_step(), "sordino": our_step()}
     small: dict[str, Step] = {"without privacy": quick["without privacy"], "sordino": our_step(rate=1.0)}
     try:
-        made = compile_sum(network(), (1, 28, 28), 10)
+        made = compile_sum(network(), (1, 28, 28), Classification.numbered(10))
         quick |= {"without privacy, compiled": compiled_bare_step(), "sordino, compiled": our_step(made)}
         small |= {"sordino, compiled": our_step(made, rate=1.0)}
         small |= {"without privacy, compiled": quick["without privacy, compiled"]}

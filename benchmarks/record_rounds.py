@@ -32,6 +32,7 @@ from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
 from sordino.privacy.accounting import sampled_gaussian
 from sordino.privacy.budget import record_plan
+from sordino.tasks import Classification
 from sordino.util.processes import single_threaded
 
 CLIENTS, BATCH, EPOCHS, CLASSES, FEATURES, RATE = 100, 16, 1, 10, 64, 0.05
@@ -54,7 +55,7 @@ def data() -> FederatedData:
         Split(x, y, starts, counts),
         Split(x, y, starts, np.full(CLIENTS, 2)),
     )
-    return FederatedData("generated", people, CLASSES, (FEATURES,), "generated-uneven")
+    return FederatedData("generated", people, Classification.numbered(CLASSES), (FEATURES,), "generated-uneven")
 
 
 def seconds_of_rounds(dealt: FederatedData | None, rounds: int, **keys: Any) -> float:

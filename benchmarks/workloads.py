@@ -12,6 +12,7 @@ from torch import nn
 from sordino import models
 from sordino.data import FederatedData
 from sordino.data.dataset import Dealt, Split
+from sordino.tasks import Classification
 
 CLASSES = 10
 
@@ -63,7 +64,13 @@ class Workload:
             Split(x.flatten(0, 1), y.flatten(), starts, np.full(self.clients, count)) for count in (self.records, 2)
         )
         people = Dealt([f"client-{place}" for place in range(self.clients)], train, test)
-        return FederatedData("generated", people, CLASSES, self.shape, f"generated-{self.clients}x{self.records}")
+        return FederatedData(
+            "generated",
+            people,
+            Classification.numbered(CLASSES),
+            self.shape,
+            f"generated-{self.clients}x{self.records}",
+        )
 
     def keys(self) -> dict[str, Any]:
         """Those of the experiment: client-level privacy, and evaluated at the end only, as the bare loops are not."""

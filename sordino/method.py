@@ -32,6 +32,7 @@ from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.release import Releases, record_needs, without_privacy
 from sordino.privacy.unit import Unit
+from sordino.tasks import Task
 
 Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]
@@ -146,8 +147,12 @@ class Federation(Protocol):
     layout: Layout
     features: int
     """Number of values in one record."""
-    classes: int
-    """Number of classes."""
+    task: Task
+    """What is predicted for a record."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that records may have; a task without classes is refused."""
 
     @property
     def record_plan(self) -> RecordPlan:
@@ -222,6 +227,10 @@ class Method:
     """The local learning rate. FedDPA, FedGLP-ADP: 1e-3 with Adam."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of SGD."""
+
+    def __init_subclass__(cls, **keys: Any) -> None:
+        super().__init_subclass__(**keys)
+        cls.unit = Unit(cls.unit)  # users may write it as a text
 
     def run(self, fed: Federation, model: Tensor) -> None:
         """Train: the server's script, from the initial `model` (a flat vector) to the last round.

@@ -4,7 +4,7 @@
 read from data (`sordino.experiment.prepare`), declared (`sordino.deploy.terms`) or given (`sordino.planning.plan`), so
 that a simulation, the server of a deployment, each of its sites and a plan agree on method, noise, notes and refusals:
 
-    facts = Facts(clients=10, sizes=sizes, network=build_network(experiment, shape, classes), fingerprint=digest)
+    facts = Facts(clients=10, sizes=sizes, network=build_network(experiment, shape, task), fingerprint=digest)
     terms = derive(experiment, facts)
 
 `derive_costs` works out the part that needs no network, for plans without one.
@@ -53,6 +53,7 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_plan import check_delta, default_delta
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Releases, check_steps, record_needs
+from sordino.tasks import Task
 
 Extended = TypeVar("Extended", bound="Costs")
 
@@ -63,6 +64,7 @@ class BuiltNetwork:
 
     name: str
     module: nn.Module
+    task: Task
     shape: tuple[int, ...]
     """Shape of one record."""
     initial: Tensor
@@ -75,15 +77,16 @@ class BuiltNetwork:
     @cached_property
     def learner(self) -> Learner:
         """The network as functions of its flat parameter vector."""
-        return Learner(self.module, self.precision)
+        return Learner(self.module, self.task, self.precision)
 
 
-def build_network(experiment: Experiment, shape: tuple[int, ...], classes: int) -> BuiltNetwork:
+def build_network(experiment: Experiment, shape: tuple[int, ...], task: Task) -> BuiltNetwork:
     """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights."""
-    name = experiment.model or models.default(shape, classes)
+    task.check()
+    name = experiment.model or models.default(shape)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
-    module = models.build(name, shape, classes, **experiment.model_options())
-    return BuiltNetwork(name, module, shape, flatten(module), weights_of(name, module))
+    module = models.build(name, shape, task.width, **experiment.model_options())
+    return BuiltNetwork(name, module, task, shape, flatten(module), weights_of(name, module))
 
 
 @dataclass(frozen=True, kw_only=True)

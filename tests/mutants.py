@@ -678,7 +678,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("activations in float32", "(part.double() for part in", "(part for part in"),
             ("norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
             ("the bias is left out", "products + 1 if", "products if"),
-            ("a bias's norm for its weight", "[slopes * _provable(", "[slopes + 0 * _provable("),
+            ("a bias's norm for its weight", "[slopes * _limit_to_proof(", "[slopes + 0 * _limit_to_proof("),
             (
                 "positions of a bias are not added up",
                 "torch.ones_like(seen))",
@@ -709,7 +709,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "apart: nothing is proven",
-                "proven(self.learner.written.train(mode), shape, dtype, device)",
+                "prove_recordwise(self.learner.written.train(mode), shape, dtype, device)",
                 "self.learner.written",
             ),
             ("apart: answers are not compared", "if not _alike(answers, said) or", "if"),
@@ -1515,6 +1515,35 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("averages: all rounds count alike", "(LATER + 1) / (LATER + number)", "1 / number")],
     ),
     (
+        "tasks/task.py",
+        "tests/tasks/test_classification.py",
+        [("task: one without classes has none to tell", "raise UserError(", "return tuple(")],
+    ),
+    (
+        "tasks/classification.py",
+        "tests/tasks/test_classification.py tests/parts/test_blending.py",
+        [
+            ("task: a single class is learned", "if self.width < 2:", "if False:"),
+            ("task: public records of more classes fit", "and other.width <= self.width", ""),
+            ("task: a record is judged by its own label", " - functional.one_hot(targets, self.width)", ""),
+        ],
+    ),
+    (
+        "terms.py",
+        "tests/tasks/test_classification.py",
+        [("task: nobody asks whether it can be learned", "    task.check()\n", "")],
+    ),
+    (
+        "methods/pfedsd.py",
+        "tests/tasks/test_classification.py",
+        [("task: pFedSD distils whatever is predicted", "if self.weight > 0:", "if False:")],
+    ),
+    (
+        "methods/acdp_pfsd.py",
+        "tests/tasks/test_classification.py",
+        [("task: ACDP-pFSD distils whatever is predicted", 'if self.distillation != "none":', "if False:")],
+    ),
+    (
         "parts/blending.py",
         "tests/parts/test_blending.py tests/test_blend.py",
         [("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]")],
@@ -2224,7 +2253,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("outlet: clients keep their numbers of records", '    "other numbers of records": _other_numbers,\n', ""),
             ("outlet: no client has a single record", '    "clients of a single record": _single_record,\n', ""),
-            ("outlet: every label occurs", "torch.full_like(data.train.y, data.classes - 1)", "data.train.y"),
+            ("outlet: every label occurs", "data.task.shift(torch.zeros_like(data.train.y), -1)", "data.train.y"),
             ("outlet: no label is rare", "    y = torch.zeros_like(y)\n    y[int(data", "    y[int(data"),
             ("outlet: no record is extreme", "EXTREME_VALUE * torch.sign(x - x.mean())", "x"),
             ("outlet: no client has one label", '    "clients of one label each": _one_label,\n', ""),
@@ -2487,8 +2516,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
             (
                 "public records that are a client's are not told",
-                "*dataset.disclosed, _told(shared, len(other.y))",
-                "*dataset.disclosed",
+                "*dataset.disclosed, _disclose_shared(shared, len(other.y))",
+                "*dataset.disclosed,",
             ),
             (
                 "the records that take part follow labels",

@@ -26,6 +26,7 @@ from sordino.methods import find
 from sordino.methods.bases import SIZES
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.curves import Curve, save
+from sordino.tasks import Classification
 from sordino.terms import BuiltNetwork, Facts, derive, derive_costs
 
 SIMULATED: dict[str, Any] = {
@@ -215,7 +216,7 @@ class Mixing(nn.Module):
 
 def test_a_network_that_cannot_keep_records_apart_is_refused_before_anything_is_planned() -> None:
     module = Mixing()
-    network = BuiltNetwork("mixing", module, (3,), flatten(module), {})
+    network = BuiltNetwork("mixing", module, Classification.numbered(2), (3,), flatten(module), {})
     facts = Facts(clients=4, sizes=np.full(4, 50), network=network)
     derive_costs(Experiment.make({"method": "dp-fedavg", "rounds": 2}), facts)
     with pytest.raises(UserError, match="Mixing"):

@@ -34,6 +34,7 @@ from sordino.learning.network import Learner
 from sordino.methods import find
 from sordino.privacy.gate import Gate
 from sordino.store.store import Store
+from sordino.tasks import Classification
 
 ELSEWHERE = torch.device("meta")
 CLIENT_LEVEL = [case for case in ALL if find(case[0]).unit == "client"]
@@ -154,7 +155,9 @@ def clients_elsewhere(prepared: Prepared, gate: Gate) -> Clients:
             if parameter is not None:
                 part._parameters[name] = nn.Parameter(Placed(parameter.detach()))
     engine = EXECUTIONS[prepared.choice.engine]
-    return Clients(prepared.method, Learner(module), prepared.data, gate, engine, str(ELSEWHERE))
+    return Clients(
+        prepared.method, Learner(module, Classification.numbered(10)), prepared.data, gate, engine, str(ELSEWHERE)
+    )
 
 
 RULES: list[dict[str, Any]] = [

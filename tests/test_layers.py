@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     "errors version util federation.message federation.__init__",
+    "tasks",
     "data models",
     "learning",
     "privacy federation.schedule",

@@ -19,7 +19,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import carry_on, register
 from sordino.federation.rounds import RoundReport
-from sordino.learning.network import Batch, Learner, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.methods import find, names
@@ -38,6 +38,7 @@ from sordino.store.run_summary import Summary
 from sordino.store.spending import over_runs
 from sordino.store.store import Store
 from sordino.study.sweep import contender
+from sordino.tasks import Classification
 from sordino.testing import CHECKS
 from sordino.testing.case import Case, OneRound
 
@@ -150,12 +151,12 @@ def test_gradients_without_privacy_are_those_of_the_whole_batch() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
     x, y = torch.randn(40, 6) * 3, torch.randint(0, 3, (40,))
-    keeper, flat = Bookkeeper(Learner(module)), flatten(module)
+    keeper, flat = Bookkeeper(Learner(module, Classification.numbered(10))), flatten(module)
     plan = plan_without_noise([40], torch.ones(1).numpy(), batch=40, epochs=1, turns=1, held_out=0.0)
     gate = Gate(Allowance(records=plan), Seeded(0, "identity"))
     exit = gate.gradients(0, 0, torch.tensor([1e-3]))
     data = PrivateRecords(x, y, torch.zeros(40, dtype=torch.bool), keeper, exit)
-    plain = keeper.learner.gradient(flat, Batch(x, y, y, None), cross_entropy)
+    plain = keeper.learner.gradient(flat, Batch(x, y, y, None))
     assert torch.allclose(data.gradient(flat), plain, atol=1e-6)
     assert plain.norm() > 0.1, "the threshold would matter"
     assert (data.clip, data.deviation) == (pytest.approx(1e-3), 0.0)

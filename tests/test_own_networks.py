@@ -141,7 +141,7 @@ def test_they_say_elsewhere_what_they_say_here(kind: type[nn.Module], data: str,
     result = sordino.run(data=str(files / data), method="dp-fedavg", model=name, store=store, personal="own", **KEYS)
     trained = load_models(result["run"], store)
     x = np.load(files / data / "client0.npz")["x"].astype(np.float32)
-    said = probabilities(trained.predictor(0), x)
+    said = probabilities(trained.about.meaning.task, trained.predictor(0), x)
     export(trained, 0, "torch", tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2").module()
     assert np.allclose(program(torch.from_numpy(x)).detach().numpy(), said, atol=1e-5)

@@ -32,7 +32,7 @@ from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
 from sordino.federation.transport import Answer, ClientMemory, Transport
-from sordino.learning.network import Batch, cross_entropy
+from sordino.learning.network import Batch
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import FLOATS
 from sordino.privacy.release import Public, Releases, due
@@ -263,7 +263,7 @@ def _of_records(prepared: Prepared, target: int, number: int, risk: float) -> tu
     random = np.random.default_rng([number, prepared.experiment.seed])
     own = prepared.data.clients[target]
     x = torch.from_numpy(random.normal(size=(CANARY_RECORDS, *prepared.data.shape))).float() * 3 * own.x.abs().max()
-    y = torch.from_numpy(random.integers(0, prepared.data.classes, CANARY_RECORDS))
+    y = prepared.data.task.draw(CANARY_RECORDS, random)
     coins = random.permutation(CANARY_RECORDS) < CANARY_RECORDS // 2
     there = torch.from_numpy(coins)
     joined = ClientData(own.name, torch.cat([own.x, x[there]]), torch.cat([own.y, y[there]]), own.x_test, own.y_test)
@@ -298,6 +298,6 @@ def _along(recorded: Recorded, model: Tensor, x: Tensor, y: Tensor) -> np.ndarra
     learner, rows = recorded.prepared.learner, []
     for place in range(len(y)):
         batch = Batch(x[place : place + 1], y[place : place + 1], torch.zeros(1, dtype=torch.int64), None)
-        gradient = learner.gradient(model, batch, cross_entropy).double()
+        gradient = learner.gradient(model, batch).double()
         rows.append((gradient / gradient.norm().clamp(min=1e-12)).numpy())
     return np.stack(rows)

@@ -40,6 +40,7 @@ from sordino.privacy.gate import Gate, SampledGradients
 from sordino.privacy.gradients import PrivateRecords, Stack
 from sordino.privacy.release import Average, Matrix, Public, Release
 from sordino.privacy.views import VIEWS
+from sordino.tasks import Classification
 
 CANARIES = 500
 """Records of a client all of which may be canaries."""
@@ -269,7 +270,7 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: 
     plan = gate.allowance.of_records
     forced = replace(plan, sampling=np.ones_like(plan.sampling), steps=np.ones_like(plan.steps))
     gate = replace(gate, allowance=replace(gate.allowance, records=forced))
-    learner = Learner(models.build("logistic", (CANARIES,), 2))
+    learner = Learner(models.build("logistic", (CANARIES,), 2), Classification.numbered(2))
     weights = next(shape for shape in learner.layout.shapes if len(shape) == 2)
     assert weights == (2, CANARIES)
     multiplier, long = float(plan.multipliers[target]), max(CANARY_FEATURE, EXCESS_LENGTH * 2 * float(clip))

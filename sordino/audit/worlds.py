@@ -30,14 +30,14 @@ def _extreme(data: FederatedData) -> FederatedData:
 
 def _silent(data: FederatedData) -> FederatedData:
     """Records of zeros, all of the last label."""
-    return _replace_records(data, torch.zeros_like(data.train.x), torch.full_like(data.train.y, data.classes - 1))
+    return _replace_records(data, torch.zeros_like(data.train.x), data.task.shift(torch.zeros_like(data.train.y), -1))
 
 
 def _one_alone(data: FederatedData) -> FederatedData:
     """Records of the first label, but for one of the last."""
     x, y = _swap_records(data)
     y = torch.zeros_like(y)
-    y[int(data.train.starts[-1])] = data.classes - 1
+    y[int(data.train.starts[-1])] = data.task.shift(y[:1], -1).squeeze(0)
     return _replace_records(data, x, y)
 
 
@@ -45,7 +45,7 @@ def _one_label(data: FederatedData) -> FederatedData:
     """Clients with one label each, different from the next client's."""
     x, y = _swap_records(data)
     for client, (begin, size) in enumerate(zip(data.train.starts.tolist(), data.train.sizes.tolist(), strict=True)):
-        y[begin : begin + size] = client % data.classes
+        y[begin : begin + size] = data.task.shift(torch.zeros_like(y[:1]), client)
     return _replace_records(data, x, y)
 
 
@@ -80,7 +80,7 @@ training record, because clients without any are refused."""
 
 def _swap_records(data: FederatedData) -> tuple[Tensor, Tensor]:
     """The records of others, under other labels."""
-    return data.train.x.flip(0), (data.train.y.flip(0) + 1) % data.classes
+    return data.train.x.flip(0), data.task.shift(data.train.y.flip(0), 1)
 
 
 def _replace_records(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:

@@ -53,13 +53,13 @@ def show(
 
 def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
     """Metrics of each client by its name; None where it has none."""
-    from sordino.learning.metrics import METRICS
     from sordino.trained.models import load_models
     from sordino.util.formatting import finite_or_none
 
     models = load_models(run, store)
+    metrics = models.about.meaning.task.metrics
     return [
-        {"client": name, **{key: finite_or_none(value) for key, value in zip(METRICS, row, strict=True)}}
+        {"client": name, **{key: finite_or_none(value) for key, value in zip(metrics, row, strict=True)}}
         for name, row in zip(models.about.clients, models.metrics, strict=True)
     ]
 
@@ -96,7 +96,7 @@ def predict(
     found = predict_on(models, client or models.only_client(), file)
     found.write(output)
     labels = found.labels()
-    counts = {name: labels.count(name) for name in found.classes}
+    counts = found.counts()
     unusable = len(labels) - int(found.records.usable.sum())
     if as_json:
         told = {"records": len(labels), "predicted": counts, "without_prediction": unusable}

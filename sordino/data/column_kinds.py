@@ -1,4 +1,4 @@
-"""What kind of thing a column of a user's table is, as far as its cells tell: guesses, which the user confirms."""
+"""Kinds of the columns of a user's tables, guessed from their cells: the user confirms them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,16 @@ def plain_schema(
     drop: Sequence[str],
     categorical: Sequence[str],
 ) -> Schema:
-    """The schema of tables that came without one: all columns are numbers as they stand there, in the order of the
-    first table, but for those that are dropped or whose values are read from the records."""
+    """The schema of tables that came without one: columns are numbers as they stand there, in the order of the first
+    table.
+
+    Args:
+        tables: all clients' tables; they have the same columns.
+        label: name of the label column.
+        labels: labels that may occur; None to read them from the records.
+        drop: columns that are left out.
+        categorical: columns whose values are categories, which are read from the records.
+    """
     names = list(tables[0].columns)
     for name in (*drop, *categorical):
         if name not in names:
@@ -43,7 +51,7 @@ def plain_schema(
     columns: dict[str, Column] = {}
     for name in names:
         if name == label:
-            occurring = [text for table in tables for text in present(table, name)]
+            occurring = [text for table in tables for text in present_values(table, name)]
             if labels is None:
                 check_class_labels(occurring, name)
             values = tuple(str(one) for one in labels) if labels is not None else sorted_labels(occurring)
@@ -51,7 +59,7 @@ def plain_schema(
         elif name in drop:
             columns[name] = Identifier()
         elif name in categorical:
-            values = sorted_labels([text for table in tables for text in present(table, name)])
+            values = sorted_labels([text for table in tables for text in present_values(table, name)])
             if len(values) > MOST_VALUES:
                 raise UserError(f"The column {name!r} has {len(values):,} different values: drop it (--drop {name}).")
             columns[name] = Category(values=values or ("none",), missing="flag", public=False)
@@ -62,8 +70,8 @@ def plain_schema(
     return Schema(columns=columns)
 
 
-def present(table: Table, name: str) -> list[str]:
-    """The values of a column, as they are compared, of the records that have one."""
+def present_values(table: Table, name: str) -> list[str]:
+    """Values of a column in canonical form, for the records that have one."""
     return [canonical(text) for text in table.texts(name) if text not in MISSING_CELLS]
 
 
@@ -113,8 +121,11 @@ def differ_in_case(values: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:
-    """A sentence where numbers are so large that networks learn badly from them; the records tell which are."""
+def note_unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:
+    """A sentence that names columns of numbers too large for a network to learn from; none where all are small.
+
+    Which columns these are was read from the records `x`.
+    """
     largest = dict(zip(schema.features(), np.abs(x).max(axis=0, initial=0.0).reshape(-1), strict=False))
     large = [name for name, column in schema.inputs().items() if isinstance(column, Number) and largest[name] > LARGE]
     if not large:

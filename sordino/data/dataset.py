@@ -1,4 +1,4 @@
-"""What the numbers of a data set stand for: the names of its classes, and how a record is made of a table's row."""
+"""Records before and after they are dealt to clients, and the meaning of their numbers."""
 
 from __future__ import annotations
 
@@ -11,45 +11,28 @@ import numpy as np
 import torch
 
 from sordino.data.schema import Schema
+from sordino.tasks import Task, read_task
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What classes and features are called, so that a model can say what it means."""
+    """Meaning of a network's numbers: of its outputs, and of what goes in."""
 
-    classes: tuple[str, ...]
-    """The names of the classes, in the order of their numbers."""
-    positive: int | None = None
-    """The class that is looked for; None where no class is more wanted than others."""
+    task: Task
+    """The task, which says what outputs mean."""
     schema: Schema | None = None
-    """How a record is made of a table's row; None for arrays and images."""
+    """Rules by which a table's row becomes a record; None for arrays and images."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON can carry it."""
+        """The meaning as JSON can carry it."""
         schema = None if self.schema is None else self.schema.document()
-        return {"classes": list(self.classes), "positive": self.positive, "schema": schema}
+        return {**self.task.document(), "schema": schema}
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Meaning:
-        """What `document` gave."""
+        """The meaning that `document` gave."""
         schema = None if document["schema"] is None else Schema.parse(document["schema"])
-        return cls(tuple(document["classes"]), document["positive"], schema)
-
-    @property
-    def positive_name(self) -> str | None:
-        """The name of the class that is looked for."""
-        return None if self.positive is None else self.classes[self.positive]
-
-    @classmethod
-    def of_classes(cls, names: tuple[str, ...], positive: str | None = None, schema: Schema | None = None) -> Meaning:
-        """Classes by name; of two the second is looked for unless another is named."""
-        usual = 1 if len(names) == 2 else None
-        return cls(names, usual if positive is None else names.index(positive), schema)
-
-    @classmethod
-    def numbered(cls, classes: int) -> Meaning:
-        """Classes that have numbers only."""
-        return cls.of_classes(tuple(str(number) for number in range(classes)))
+        return cls(read_task(document), schema)
 
 
 @dataclass(frozen=True)
@@ -60,8 +43,9 @@ class Dataset:
     x: torch.Tensor
     """float32 (records, *shape), already normalised."""
     y: torch.Tensor
-    """int64 (records,), each in 0..classes-1."""
-    classes: int
+    """(records,): the task's targets; for classes int64, each in 0..classes-1."""
+    task: Task
+    """The task: what y holds, and how it is predicted."""
     owner: np.ndarray | None
     """int64 (records,): the natural client (writer, hospital, file) of each record, index in owner_names."""
     owner_names: tuple[str, ...]
@@ -73,8 +57,8 @@ class Dataset:
     records: `sordino.data.people` says whether two are about the same people."""
     disclosed: tuple[str, ...] = ()
     """Sentences on what was read from the records, or counted in them, that no epsilon covers."""
-    known: Meaning | None = None
-    """What its numbers stand for, where that is known."""
+    schema: Schema | None = None
+    """Rules by which records were made of tables' rows; None for arrays and images."""
     notes: tuple[str, ...] = ()
     """Notes for the user on how the data were read; they do not depend on the records."""
 
@@ -101,13 +85,13 @@ class Split:
     x: torch.Tensor
     y: torch.Tensor
     starts: np.ndarray
-    """int64 (clients,): where each client's records begin."""
+    """int64 (clients,): place of each client's first record."""
     sizes: np.ndarray
-    """int64 (clients,): how many records each client has."""
+    """int64 (clients,): number of records of each client."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Split:
-        """Records that do not lie together yet, copied."""
+        """Copy the clients' records (x, y) into two tensors."""
         sizes = np.array([len(y) for _, y in parts], dtype=np.int64)
         return cls(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), sizes.cumsum() - sizes, sizes)
 
@@ -118,9 +102,9 @@ class Split:
         return self.x[own], self.y[own]
 
     def stacked(self, clients: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Inputs (clients, longest, ...), labels (clients, longest) and which are records (1) and not padding (0).
+        """Inputs (clients, longest, ...), targets (clients, longest), and one for a record, zero for padding.
 
-        The last is None when all clients have the same number. What stands in the padding means nothing.
+        The last is None when all clients have equally many records. Padding holds an arbitrary record.
         """
         starts, sizes = self.starts[clients, None], self.sizes[clients, None]
         places = np.arange(sizes.max(initial=0))
@@ -134,7 +118,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Dealt(Sequence[ClientData]):
-    """Clients as views of shared tensors, made when they are looked at: a hundred thousand cost nothing."""
+    """Clients as views of shared tensors, made on access: a hundred thousand of them cost nothing."""
 
     names: Sequence[str]
     train: Split
@@ -155,27 +139,28 @@ class FederatedData:
 
     name: str
     clients: Sequence[ClientData]
-    classes: int
+    task: Task
+    """The task: what y holds, and how it is predicted."""
     shape: tuple[int, ...]
     """Shape of one record."""
     fingerprint: str
     """SHA-256 over the contents and the deal: equal fingerprints mean byte-equal data for each client."""
     people: str = ""
-    """Who the records are about, before they were dealt."""
+    """The people the records are about, as `Dataset.people`."""
     deal: str | None = None
     """Digest of which record stands with which client, in which order of clients, whatever each of them sets aside for
     tests; None where nobody knows. Clients are the same in two federations where the deals are equal."""
     disclosed: list[str] = field(default_factory=list)
     """Sentences on what was read from the records, or counted in them, that no epsilon covers."""
-    known: Meaning | None = None
-    """What its numbers stand for, where that is known."""
+    schema: Schema | None = None
+    """Rules by which records were made of tables' rows; None for arrays and images."""
     notes: list[str] = field(default_factory=list)
     """Notes for the user on how the data were read; they do not depend on the records."""
 
-    @functools.cached_property
+    @property
     def meaning(self) -> Meaning:
-        """What classes and features are called; classes that have no names are called by their numbers."""
-        return self.known or Meaning.numbered(self.classes)
+        """Meaning of the outputs and inputs of a network for these records."""
+        return Meaning(self.task, self.schema)
 
     @functools.cached_property
     def train(self) -> Split:

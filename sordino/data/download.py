@@ -31,12 +31,12 @@ class RemoteFile:
     inside: tuple[tuple[str, str], ...] = ()
     """For a .gz: ("", SHA-256 of the decompressed contents). For a .tar.gz: (member, SHA-256) of each."""
     extract: tuple[str, ...] = ()
-    """Members of a .zip that are put in the folder in its stead."""
+    """Members of a .zip that are put into the folder instead of the archive."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """Where one data set is downloaded from."""
+    """Download addresses of one data set."""
 
     base: str
     """Address that the file names are appended to; it ends in a slash."""
@@ -132,8 +132,13 @@ TIMEOUT_SECONDS = 60
 def get(name: str, data_dir: Path | None = None, progress: Progress | None = None, base_url: str | None = None) -> Path:
     """Download a known data set into the data folder and return the folder it is now in.
 
-    Files that are already there with the right checksum are left alone. `base_url` stands in for the address
-    of the home.
+    Files that are already there with the right checksum are left alone.
+
+    Args:
+        name: the data set.
+        data_dir: folder of data sets; None for the usual one.
+        progress: called as bytes arrive; None for silence.
+        base_url: address to download from instead of the official one.
     """
     source(name)
     folder = data_folder(data_dir) / name
@@ -209,7 +214,7 @@ def transfer(url: str, part: Path, name: str, progress: Progress | None) -> None
 
 
 def problem(file: RemoteFile, path: Path) -> str | None:
-    """What is wrong with a file's contents, or None when every known checksum is right."""
+    """Description of what is wrong with a file's contents; None when every known checksum is right."""
     if file.digest:
         algorithm, expected = file.digest.split(":")
         with path.open("rb") as stream:

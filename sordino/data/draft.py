@@ -48,18 +48,18 @@ class Draft:
 
     schema: Schema
     questions: list[str]
-    """What the user should look at, in sentences."""
+    """Sentences on guesses that the user should check."""
     text: str
     files: int
 
 
 @dataclass(frozen=True)
 class _Guess:
-    """What a column seems to be."""
+    """Guess at one column."""
 
     column: Column
     seen: str
-    """What was seen of it."""
+    """Range or number of values that occur, and the share of missing ones."""
     question: str = ""
 
 
@@ -70,7 +70,15 @@ def draft(
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
 ) -> Draft:
-    """The schema that a folder's tables seem to have."""
+    """Guess the schema of a folder's tables.
+
+    Args:
+        folder: one CSV or Parquet file per client; arrays are passed over.
+        label: name of the label column.
+        positive: the label that is looked for; None for the rarer of two.
+        drop: columns that are left out.
+        categorical: columns that are categories even if they hold numbers.
+    """
     paths, notes = client_paths(folder)
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
@@ -118,7 +126,7 @@ def draft(
 
 
 def format_of(path: Path) -> Format:
-    """How a CSV file seems to be written."""
+    """Guess the delimiter, encoding and decimal mark of a CSV file."""
     if path.suffix.lower() == ".parquet":
         return Format()
     with reading(path, "it is not a CSV text"):
@@ -128,7 +136,7 @@ def format_of(path: Path) -> Format:
         lines = [line for line in text.splitlines()[:20] if line.strip()]
         if not lines:
             raise UserError(f"The file {path} is empty; its first line must name the columns.")
-        delimiter = max(DELIMITERS, key=lambda one: (_evenly(lines, one), -DELIMITERS.index(one)))
+        delimiter = max(DELIMITERS, key=lambda one: (_cells_per_line(lines, one), -DELIMITERS.index(one)))
         cells = [cell.strip() for row in csv.reader(io.StringIO(text, ""), delimiter=delimiter) for cell in row]
     comma = delimiter != "," and any(DECIMAL_COMMA.match(cell) for cell in cells)
     return Format(delimiter=delimiter, encoding=encoding, decimal="," if comma else ".")
@@ -142,8 +150,8 @@ def _decodes(contents: bytes, encoding: str) -> bool:
     return True
 
 
-def _evenly(lines: list[str], delimiter: str) -> int:
-    """Into how many cells a delimiter divides each of the lines; 1 where they differ."""
+def _cells_per_line(lines: list[str], delimiter: str) -> int:
+    """Number of cells into which a delimiter divides every line; 1 where lines differ."""
     try:
         counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
     except csv.Error:  # whole lines as one cell may be longer than a cell can be
@@ -210,7 +218,7 @@ def _number(name: str, numbers: list[float], missing: float) -> _Guess:
         return _Guess(Identifier(), seen, "every record has another number: dropped as an identifier. Is it one?")
     if high - low < 1 / LARGEST:
         return _Guess(Identifier(), seen, "all records have the same value: dropped.")
-    column = Number(range=outwards(low, high), missing=_rule(missing), public=False)
+    column = Number(range=round_outwards(low, high), missing=_rule(missing), public=False)
     return _Guess(column, seen, "which range is public knowledge? The one here was read from the records.")
 
 
@@ -242,15 +250,15 @@ def _rule(missing: float) -> Literal["refuse", "flag", "centre"]:
     return "flag" if missing >= OFTEN_MISSING else "centre"
 
 
-def outwards(low: float, high: float) -> tuple[float, float]:
-    """A range of round numbers around all that occurs: it tells less of the smallest and the largest one."""
+def round_outwards(low: float, high: float) -> tuple[float, float]:
+    """The smallest range of round numbers around `low` and `high`: it reveals less of the two extreme records."""
     step = 10.0 ** math.floor(math.log10(high - low))
     ends = math.floor(low / step) * step, math.ceil(high / step) * step
     return float(f"{ends[0]:.12g}"), float(f"{ends[1]:.12g}")
 
 
 def _text(schema: Schema, guesses: dict[str, _Guess], folder: Path, files: int) -> str:
-    """The schema as TOML, with what was seen and what is asked."""
+    """The schema as TOML, with comments on what was seen and what the user should check."""
     comments = {name: [guess.seen, *([guess.question] if guess.question else [])] for name, guess in guesses.items()}
     head = f"What the columns of {folder.name} are, as {files} files look. Guesses: read them, and correct them."
     return toml(schema, [head, "", *EXPLANATION], comments)

@@ -13,7 +13,7 @@ from sordino.data.schema import Category, Format, Label, Number, Schema, canonic
 from sordino.data.tables import Table
 
 SHOWN = 5
-"""How many values a sentence shows."""
+"""Number of values that a sentence shows."""
 NOT_NOISED = "counted in the records, without noise"
 """End of every sentence with a figure counted in raw records."""
 Source = Literal["options", "schema", "model"]
@@ -28,7 +28,7 @@ MISSING: dict[Source, str] = {
     "schema": 'fill it, drop its row, or say in the schema what is done (missing = "centre", for example)',
     "model": 'fill it, or leave its row out: the model\'s schema says missing = "refuse"',
 }
-"""What to do about a column's cells, for each source."""
+"""Advice on a column with missing cells, for each source."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class Encoded:
     kept: np.ndarray
     """bool (rows,): which rows are records; the others lack a value without which they are dropped."""
     problems: list[str]
-    """What is wrong with the table, in sentences."""
+    """Sentences on what is wrong with the table."""
     counted: list[str]
     """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
 
 
 class Encoding:
-    """The work on one table."""
+    """Encoding of one table into records; used once."""
 
     def __init__(self, table: Table, schema: Schema, written: Format, source: Source) -> None:
-        """`written` is how the table is."""
+        """`written` is the format of the table's file; `source` decides what errors advise."""
         self._table, self._schema, self._written, self._source = table, schema, written, source
         self._absent = set(schema.missing_cells) | {""}
         self._kept = np.ones(len(table.lines), dtype=bool)
@@ -59,7 +59,7 @@ class Encoding:
         self._counted: list[str] = []
 
     def result(self) -> Encoded:
-        """Everything that is wrong, and the records if nothing is. Without labels where they are to be predicted."""
+        """Encode the table; `problems` holds everything that is wrong. Labels are -1 where they are to be predicted."""
         training = self._source != "model"
         self._check_columns(training)
         rows = len(self._kept)

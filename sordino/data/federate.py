@@ -27,7 +27,7 @@ def federate(
     test_fraction: float = 0.2,
     test: Literal["own", "official"] = "own",
 ) -> FederatedData:
-    """The clients of a data set, the same for the same arguments.
+    """Deal a data set to clients; equal arguments give equal clients.
 
     The natural partition makes one client of each owner, with the published test split where there is one;
     every other partition deals the published training split, or all records where none is published.
@@ -46,7 +46,7 @@ def federate(
         count = client_count(dataset, clients)
         pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
         client = np.full(len(dataset.y), NOBODY, np.int64)
-        client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.classes, count, deal_rng)
+        client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.task, count, deal_rng)
         names = usual_names(count)
         in_test, dealt = None, deal_digest(dataset, client)
     if test == "official" and dataset.test is not None:
@@ -72,12 +72,12 @@ def deal_digest(dataset: Dataset, client: np.ndarray | None) -> str:
 
 
 def usual_names(clients: int) -> list[str]:
-    """What clients are called that have no names of their own."""
+    """Names for clients that have none of their own: client-0, client-1, ..."""
     return [f"client-{number}" for number in range(clients)]
 
 
 def client_count(dataset: Dataset, clients: int | None) -> int:
-    """How many clients there are: those asked for, else as many as records have owners, else 100."""
+    """Number of clients: `clients` if given, else the number of owners of records, else 100."""
     return clients if clients is not None else len(dataset.owner_names) or DEFAULT_CLIENTS
 
 
@@ -101,7 +101,7 @@ def check(dataset: Dataset, test_fraction: float, test: str) -> None:
 def natural(dataset: Dataset, clients: int | None) -> tuple[np.ndarray, list[str]]:
     """The client of each record when clients are owners, and the clients' names.
 
-    With a number of clients, the first so many owners that have both training and test records.
+    With a number of `clients`: the first owners that have both training and test records.
     """
     if dataset.owner is None:
         raise UserError(
@@ -125,7 +125,14 @@ def natural(dataset: Dataset, clients: int | None) -> tuple[np.ndarray, list[str
 
 
 def split(client: np.ndarray, clients: int, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Which records are test records: that fraction of each client's, at least one of two or more."""
+    """bool (records,): a random `fraction` of each client's records as test records, at least one of two or more.
+
+    Args:
+        client: (records,) client of each record, NOBODY for none.
+        clients: number of clients.
+        fraction: share of test records, from 0 to 1.
+        rng: generator of the choice.
+    """
     dealt = np.flatnonzero(client != NOBODY)
     sizes = np.bincount(client[dealt], minlength=clients)
     wanted = np.clip(np.rint(sizes * fraction).astype(np.int64), np.minimum(1, sizes // 2), np.maximum(sizes - 1, 0))
@@ -148,7 +155,15 @@ def build(
     test_order: np.ndarray,
     test_sizes: list[int] | None,
 ) -> FederatedData:
-    """Clients as views of shared tensors; `test_sizes` None gives each of them the whole test set."""
+    """Clients as views of shared tensors.
+
+    Args:
+        dataset: the records.
+        names: the clients' names.
+        train: (records,) client of each training record, NOBODY for all others.
+        test_order: places of the test records, each client's together.
+        test_sizes: number of test records of each client; None gives each of them the whole test set.
+    """
     train_order, train_sizes = order_by_client(train, len(names))
     if 0 in train_sizes:
         raise UserError(
@@ -160,22 +175,22 @@ def build(
     sizes = np.array(train_sizes)
     tested = np.full(len(names), len(y_test)) if test_sizes is None else np.array(test_sizes)
     begins = np.zeros(len(names), np.int64) if test_sizes is None else tested.cumsum() - tested
-    outline = [dataset.classes, names, list(x.shape), train_sizes, test_sizes]
+    outline = [dataset.task.width, names, list(x.shape), train_sizes, test_sizes]
     return FederatedData(
         name=dataset.name,
         clients=Dealt(names, Split(x, y, sizes.cumsum() - sizes, sizes), Split(x_test, y_test, begins, tested)),
-        classes=dataset.classes,
+        task=dataset.task,
         shape=tuple(dataset.x.shape[1:]),
         fingerprint=fingerprint(outline, shared),
         people=dataset.people,
         disclosed=[*dataset.disclosed, *same_rows(x.numpy(), y.numpy(), sizes)],
-        known=dataset.known,
+        schema=dataset.schema,
         notes=list(dataset.notes),
     )
 
 
 def fingerprint(outline: list[object], tensors: list[torch.Tensor]) -> str:
-    """SHA-256 of the outline (classes, names, shape, sizes of each client) and of the tensors' bytes."""
+    """SHA-256 of the outline (width of the task, names, shape, sizes of each client) and of the tensors' bytes."""
     digest = hashlib.sha256(json.dumps(outline).encode())
     for tensor in tensors:
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")

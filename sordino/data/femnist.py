@@ -15,8 +15,10 @@ from sordino.data.dataset import Dataset
 from sordino.data.formats import check_bytes, corrupt, quote, read_bytes, read_npz, reading
 from sordino.data.images import check_labels, inputs
 from sordino.errors import UserError
+from sordino.tasks import Classification
 
 CLASSES = 62
+TASK = Classification.numbered(CLASSES)
 ARCHIVE = "femnist.npz"
 
 
@@ -44,7 +46,7 @@ def read_archive(path: Path) -> Dataset:
     check_labels(path, labels, CLASSES)
     x = inputs("femnist", images[:, None])
     writers = tuple(str(name) for name in names)
-    return Dataset("femnist", x, torch.from_numpy(labels), CLASSES, writer, writers, test.astype(bool))
+    return Dataset("femnist", x, torch.from_numpy(labels), TASK, writer, writers, test.astype(bool))
 
 
 def whole_numbers(path: Path, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
@@ -74,7 +76,7 @@ def read_leaf(folder: Path) -> Dataset:
         raise UserError(f"The LEAF files in {folder} name no writer; make them again with LEAF's scripts.")
     x = inputs("femnist", np.concatenate(images).reshape(-1, 1, 28, 28), highest=1.0)
     y = torch.from_numpy(np.concatenate(labels))
-    return Dataset("femnist", x, y, CLASSES, np.concatenate(owner), tuple(writers), np.concatenate(test))
+    return Dataset("femnist", x, y, TASK, np.concatenate(owner), tuple(writers), np.concatenate(test))
 
 
 def leaf_users(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:

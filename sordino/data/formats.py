@@ -67,11 +67,11 @@ def read_bytes(path: Path) -> bytes:
         if path.suffix != ".gz":
             return read_file(path, LARGEST_FILE)
         with gzip.open(path) as stream:
-            return bounded(path, stream)
+            return read_bounded(path, stream)
 
 
-def bounded(path: Path, stream: IO[bytes] | gzip.GzipFile) -> bytes:
-    """What a compressed file unpacks to, refused where it is longer than any published one."""
+def read_bounded(path: Path, stream: IO[bytes] | gzip.GzipFile) -> bytes:
+    """Read a decompressed stream to its end; refuse one that is longer than any published file."""
     contents = stream.read(LARGEST_BYTES + 1)
     if len(contents) > LARGEST_BYTES:
         raise corrupt(path, f"it unpacks to more than {LARGEST_BYTES:,} bytes, which no published file does")
@@ -110,7 +110,7 @@ def read_tar(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             name = member.name.rsplit("/", 1)[-1]
             stream = archive.extractfile(member) if name in names and member.isreg() else None
             if stream is not None:
-                found[name] = bounded(path, stream)
+                found[name] = read_bounded(path, stream)
     missing = [name for name in names if name not in found]
     if missing:
         raise corrupt(path, f"{missing[0]} is not in it")

@@ -16,6 +16,7 @@ import torch
 
 from sordino.data.dataset import Dataset
 from sordino.data.formats import corrupt, read_bytes, reading
+from sordino.tasks import Classification
 
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")
 COLUMNS = 14
@@ -54,7 +55,8 @@ def read_heart_disease(folder: Path) -> Dataset:
     x = torch.from_numpy(np.concatenate(features).astype(np.float32))
     y_all = torch.from_numpy(np.concatenate(labels))
     owners, tested = np.concatenate(owner), np.concatenate(test)
-    return Dataset("heart-disease", x, y_all, 2, owners, CENTRES, tested, disclosed=(NORMALISED,))
+    task = Classification.numbered(2)
+    return Dataset("heart-disease", x, y_all, task, owners, CENTRES, tested, disclosed=(NORMALISED,))
 
 
 def read_rows(path: Path) -> np.ndarray:
@@ -84,7 +86,7 @@ def encode(columns: np.ndarray) -> np.ndarray:
 
 
 def split(path: Path, labels: np.ndarray) -> np.ndarray:
-    """Which rows are test rows; stratified when both classes have more than two rows."""
+    """bool (rows,): FLamby's choice of test rows, stratified when both classes have more than two rows."""
     from sklearn.model_selection import train_test_split
 
     counts = np.bincount(labels, minlength=2)

@@ -1,4 +1,4 @@
-"""How the stored pixels of each image data set become inputs of about mean 0 and deviation 1.
+"""Image data sets: their readers, and the scaling of stored pixels to inputs of about mean 0 and deviation 1.
 
 The constants are published figures of whole public data sets, so that they tell nothing about a client's records.
 """
@@ -17,6 +17,7 @@ import torch
 from sordino.data.dataset import Dataset
 from sordino.data.formats import corrupt, read_bytes, read_cifar, read_idx, read_mat, read_tar
 from sordino.data.tables import REAL
+from sordino.tasks import Classification
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Pixels:
     """(brightness - mean) / deviation, with brightness 0 for the lowest stored value and 1 for the highest."""
 
     mean: tuple[float, ...]
-    """Of the brightness, one per channel."""
+    """Mean brightness of each channel."""
     deviation: tuple[float, ...]
-    """Of the brightness, one per channel."""
+    """Standard deviation of the brightness of each channel."""
     ink_is_dark: bool = False
     """Whether the brightness is turned round first, so that ink is bright on a dark ground as in MNIST."""
 
@@ -72,7 +73,8 @@ def assemble(name: str, classes: int, train: Part, test: Part) -> Dataset:
     images = np.concatenate([train[0], test[0]])
     labels = np.concatenate([train[1], test[1]]).astype(np.int64)
     in_test = np.arange(len(labels)) >= len(train[1])
-    return Dataset(name, inputs(name, images), torch.from_numpy(labels), classes, None, (), in_test)
+    task = Classification.numbered(classes)
+    return Dataset(name, inputs(name, images), torch.from_numpy(labels), task, None, (), in_test)
 
 
 def check_labels(path: Path, labels: np.ndarray, classes: int, first: int = 0) -> None:
@@ -157,7 +159,7 @@ def read_emnist(folder: Path, name: str = "emnist") -> Dataset:
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """Where one CIFAR data set keeps its binary batches."""
+    """Files of one CIFAR data set: its archive, folder and binary batches."""
 
     name: str
     classes: int
@@ -193,7 +195,7 @@ CIFAR100 = CifarLayout(
 )
 
 
-def unpacked(folder: Path, layout: CifarLayout) -> Path:
+def batch_folder(folder: Path, layout: CifarLayout) -> Path:
     """The folder of the unpacked batches: the folder itself, or the one the archive unpacks to."""
     inner = folder / layout.folder
     return inner if inner.is_dir() else folder
@@ -201,7 +203,7 @@ def unpacked(folder: Path, layout: CifarLayout) -> Path:
 
 def read_cifar_folder(folder: Path, layout: CifarLayout) -> Dataset:
     """CIFAR-10 or CIFAR-100, from loose binary batches or from inside the published archive."""
-    place = unpacked(folder, layout)
+    place = batch_folder(folder, layout)
     if all((place / name).exists() for name in layout.batches):
         contents = {name: read_bytes(place / name) for name in layout.batches}
     else:
@@ -234,7 +236,8 @@ def read_digits() -> Dataset:
     """The 1,797 handwritten digits inside scikit-learn. No test split is published."""
     images, labels = _digits()
     x = inputs("digits", images[:, None], highest=16.0)
-    return Dataset("digits", x, torch.from_numpy(labels.astype(np.int64)), 10, None, (), None)
+    y = torch.from_numpy(labels.astype(np.int64))
+    return Dataset("digits", x, y, Classification.numbered(10), None, (), None)
 
 
 @functools.cache

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.data.column_kinds import check_class_labels, plain_schema, sorted_labels, unscaled
-from sordino.data.dataset import Dataset, Meaning
+from sordino.data.column_kinds import check_class_labels, note_unscaled, plain_schema, sorted_labels
+from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.schema import Schema, canonical
-from sordino.data.tables import Table, finite, read_table
+from sordino.data.tables import Table, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse
+from sordino.tasks import Classification
 
 DEFAULT_LABEL = "label"
 KINDS = (".csv", ".parquet", ".npz")
@@ -36,7 +37,7 @@ UNDECLARED = (
 
 @dataclass(frozen=True)
 class Reading:
-    """How a user's own files are read."""
+    """Options for reading a user's own files."""
 
     label: str | None = None
     """The label column of tables."""
@@ -45,14 +46,14 @@ class Reading:
     shape: tuple[int, ...] | None = None
     """The shape that each record is brought into."""
     schema: Schema | None = None
-    """What the columns of tables are."""
+    """Schema of the tables' columns."""
     drop: tuple[str, ...] = ()
     """Without a schema: columns of tables that are left out."""
     categorical: tuple[str, ...] = ()
     """Without a schema: columns of tables whose values have no order; those that occur are read from the records."""
 
     def given(self) -> list[str]:
-        """The names of what is not as usual."""
+        """Names of the options that are not at their defaults."""
         return [name for name, value in vars(self).items() if value]
 
 
@@ -93,20 +94,20 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     schema = how.schema
     if schema is None and tables:
         schema = plain_schema(tables, how.label or DEFAULT_LABEL, how.labels, how.drop, how.categorical)
-    files, counted = _encoded(tables, schema, how, folder) if schema is not None else ([], [])
+    files, counted = _encode(tables, schema, how, folder) if schema is not None else ([], [])
     together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
     check_agreement(together)
     names = class_names(together, schema, how)
     x = np.concatenate([file.x for file in together])
     if schema is not None:
-        counted += unscaled(schema, x, folder)
+        counted += note_unscaled(schema, x, folder)
     undeclared = how.labels is None and how.schema is None
     tests = [file.test for file in together]
     return Dataset(
         name=folder.resolve().name,
         x=torch.from_numpy(x if how.shape is None else reshape(x, how.shape, folder)),
-        y=torch.from_numpy(numbered(together, names)),
-        classes=len(names),
+        y=torch.from_numpy(number_labels(together, names)),
+        task=Classification.of(names, None if schema is None else schema.label.positive),
         owner=np.repeat(np.arange(len(together)), [len(file.labels) for file in together]),
         owner_names=tuple(file.path.stem for file in together),
         test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
@@ -115,7 +116,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         + (() if schema is None else schema.disclosed())
         + tuple(counted),
         people=known_people(paths, tables, [file.x for file in arrays]),
-        known=Meaning.of_classes(names, None if schema is None else schema.label.positive, schema),
+        schema=schema,
         notes=tuple(notes),
     )
 
@@ -134,7 +135,7 @@ def check_reading(how: Reading) -> None:
         raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
 
 
-def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
+def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
     """The records of all tables, and sentences with what was counted in them."""
     source: Source = "options" if how.schema is None else "schema"
     found = [Encoding(table, schema, schema.format_of(table.path.stem), source).result() for table in tables]
@@ -158,8 +159,8 @@ def class_names(files: Sequence[ClientFile], schema: Schema | None, how: Reading
     return sorted_labels(occurring)
 
 
-def numbered(files: Sequence[ClientFile], names: tuple[str, ...]) -> np.ndarray:
-    """The number of each record's label; those that are not among `names` are refused."""
+def number_labels(files: Sequence[ClientFile], names: tuple[str, ...]) -> np.ndarray:
+    """int64 (records,): place of each record's label in `names`; a label that is not among them is refused."""
     places = {canonical(name): place for place, name in enumerate(names)}
     lacking = {file.path: label for file in files for label in file.labels if canonical(label) not in places}
     refuse(
@@ -206,7 +207,7 @@ def client_paths(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def check_columns(tables: Sequence[Table], label: str) -> list[str]:
-    """What keeps tables from being read without a schema: no label, nothing besides it, or other columns."""
+    """Sentences on what keeps tables from being read without a schema: no label, nothing besides it, other columns."""
     problems = []
     unlabelled = [table for table in tables if label not in table.columns]
     if unlabelled:
@@ -251,7 +252,7 @@ def read_arrays(path: Path) -> ClientFile:
                 f"The file {path} has {x_name} of shape {x.shape} and {len(y)} labels in {y_name}; "
                 "give one row of features per label."
             )
-        features.append(finite(path, x_name, x))
+        features.append(check_finite(path, x_name, x))
         labels += [array_label(value, path, y_name) for value in y.tolist()]
     if len({part.shape[1:] for part in features}) > 1:
         raise UserError(f"The file {path} has records of another shape in x_test than in x; make them equal.")

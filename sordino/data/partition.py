@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from sordino.errors import UserError, unknown
+from sordino.tasks import Task
 from sordino.util.import_by_name import find, user_code_error
 
 NOBODY = -1
 RETRIES = 10
 """Dirichlet draws before records are moved to clients that got too few."""
 ENOUGH = 10
-"""Records every client of a Dirichlet deal gets, where there are twice as many for each."""
+"""Records that every client of a Dirichlet deal gets, where there are at least twice as many for each."""
 
 WITH_NUMBER = {"dirichlet": "dirichlet:0.5", "shards": "shards:2", "labels": "labels:20%"}
 WITHOUT_NUMBER = ("iid", "natural")
@@ -65,21 +66,29 @@ def parse(text: str) -> Partition:
     return Partition(kind, number)
 
 
-def deal(partition: Partition, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """The client of each record, by any partition but the natural one, which is the owner array itself."""
+def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rng: np.random.Generator) -> np.ndarray:
+    """int64 (records,): the client of each record, NOBODY for none.
+
+    Args:
+        partition: any but the natural one, which is the owner array itself.
+        targets: (records,) the task's targets.
+        task: the task, whose groups decide who gets what.
+        clients: number of clients.
+        rng: generator of the deal.
+    """
     if clients < 1:
         raise UserError(f"There must be at least one client, but {clients} were asked for.")
-    if clients > len(labels):
+    if clients > len(targets):
         raise UserError(
-            f"There are more clients ({clients}) than records to deal ({len(labels)}); ask for fewer clients."
+            f"There are more clients ({clients}) than records to deal ({len(targets)}); ask for fewer clients."
         )
     if partition.function is not None:
-        return deal_own(partition, labels, clients, rng)
-    return DEALS[partition.kind](labels, classes, clients, partition.number, rng)
+        return deal_own(partition, targets, clients, rng)
+    return DEALS[partition.kind](task.group(targets), len(task.groups), clients, partition.number, rng)
 
 
 def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """By a user's `function(labels, clients, rng)`: one client number from 0 for each record, -1 for nobody."""
+    """Deal by a user's `function(labels, clients, rng)`, which gives each record's client from 0, or -1 for nobody."""
     name = partition.kind
     assert partition.function is not None
     try:

@@ -1,4 +1,4 @@
-"""Who a data set is about, as a text by which runs on the same people find each other.
+"""Fingerprints of the people a data set is about, by which runs on the same people find each other.
 
 It begins with a digest of the files as they stand there. Behind that comes a sketch of their records: for each of
 `BITS` orders of all possible records, one bit of the digest of the record that comes first (Li and Koenig, WWW 2010,
@@ -26,9 +26,9 @@ BITS = 1024
 COMPARED = 32
 """Columns by which records are compared first."""
 NAMED = 5
-"""How many clients, and groups of them, a sentence names."""
+"""Number of clients, and of groups of them, that a sentence names."""
 ALIKE = 0.6
-"""In which share of their bits the sketches of the same people agree at the least."""
+"""Least share of bits in which sketches of the same people agree."""
 
 
 def people_of(paths: Sequence[Path]) -> str:
@@ -37,7 +37,7 @@ def people_of(paths: Sequence[Path]) -> str:
 
 
 def same_files(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Which clients hold the same file, in a sentence: epsilon takes them for different people."""
+    """A sentence that names clients with the same file, which epsilon takes for different people; () without any."""
     alike: dict[bytes, list[str]] = {}
     for path in paths:
         alike.setdefault(_digest(path), []).append(path.stem)
@@ -68,7 +68,7 @@ def rows_at_several(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> int:
 
 
 def same_rows(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> tuple[str, ...]:
-    """Count, in a sentence, the training records that stand at several clients."""
+    """A sentence with the number of training records that stand at several clients; () if there are none."""
     count = rows_at_several(x, y, sizes)
     if not count:
         return ()

@@ -1,4 +1,6 @@
-"""What the columns of a user's tables are, and how a row becomes a record: `schema.toml`.
+"""Schema of a user's tables: the kinds of their columns, and the rules by which a row becomes a record.
+
+It is written as `schema.toml`:
 
     delimiter = ";"
     decimal = ","
@@ -36,7 +38,7 @@ from sordino.errors import UserError, quoted
 from sordino.util.toml import read_toml
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
-"""What stands in a cell without a value, unless the schema says otherwise."""
+"""Texts of cells without a value, unless the schema names others."""
 LARGEST = 1e30
 SHOWN = 12
 """Values of a column that are shown to people."""
@@ -45,7 +47,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 Feature = dict[str, Any]
-"""How one number of a record is made, as JSON can carry it. `feature` is its name, `column` where it is read.
+"""Rule for one number of a record, as JSON can carry it. `feature` is its name, `column` where it is read.
 
 A number is held to `low` and `high` where they are given; `subtract` is subtracted, and the rest divided by `divide`.
 For a value of a category, the feature is 1 where the cell `equals` it, else 0: without space around it, whole numbers
@@ -63,14 +65,14 @@ class _Part(BaseModel):
 
 
 class Format(_Part):
-    """How a table is written."""
+    """Format of a table's file."""
 
     delimiter: str = Field(default=",", min_length=1, max_length=1)
-    """What stands between two cells."""
+    """Character between two cells."""
     encoding: str = "utf-8"
-    """Of the text."""
+    """Encoding of the text."""
     decimal: Literal[".", ","] = "."
-    """What stands before the decimals of a number."""
+    """Character before the decimals of a number."""
 
     @model_validator(mode="after")
     def _readable(self) -> Format:
@@ -95,14 +97,14 @@ class Number(_Column):
     range: tuple[Finite, Finite] | None = None
     """The smallest and largest value that make sense: others are held to it. Scaled to -1..1 unless `mean` is given."""
     mean: Finite | None = None
-    """What becomes 0."""
+    """Value that becomes 0."""
     deviation: Annotated[Finite, Field(gt=0)] | None = None
-    """How far from the mean becomes 1."""
+    """Distance from the mean that becomes 1."""
     released: str | None = None
-    """By which run these two were released with noise, and at which epsilon; nothing where they are public."""
+    """Run that released mean and deviation with noise, and its epsilon; None where they are public."""
     missing: Literal["refuse", "drop", "centre", "flag"] | Finite = "refuse"
-    """What is done without a value: `refuse` the file, `drop` the record, put the `centre` (what becomes 0), the same
-    and `flag` it in a feature of its own, or a number."""
+    """Rule for missing values: `refuse` the file, `drop` the record, put in the `centre` (what becomes 0), `flag` (the
+    centre, and a feature of its own), or a number to put in."""
 
     @model_validator(mode="after")
     def _scaled(self) -> Number:
@@ -116,7 +118,7 @@ class Number(_Column):
 
     @property
     def scale(self) -> tuple[float, float]:
-        """What is subtracted from a value, and what the rest is divided by."""
+        """(centre, size): a value becomes (value - centre) / size."""
         if self.mean is not None and self.deviation is not None:
             return self.mean, self.deviation
         if self.range is not None:
@@ -129,7 +131,7 @@ class Number(_Column):
         return "any number" if self.range is None else f"{self.range[0]:g} to {self.range[1]:g}"
 
     def recipe(self, name: str) -> list[Feature]:
-        """How the column becomes features."""
+        """Rules by which the column `name` becomes features."""
         centre, size = self.scale
         held = {} if self.range is None else dict(zip(("low", "high"), self.range, strict=True))
         filled = self.missing if isinstance(self.missing, float) else centre
@@ -145,8 +147,8 @@ class Category(_Column):
     values: tuple[Name, ...] = Field(min_length=1, max_length=100_000)
     """All values that may occur."""
     missing: Literal["refuse", "drop", "flag"] | str = "refuse"
-    """What is done without a value: `refuse` the file, `drop` the record, `flag` it in a feature of its own, or one of
-    the values."""
+    """Rule for missing values: `refuse` the file, `drop` the record, `flag` it in a feature of its own, or one of the
+    values to put in."""
     fold_case: bool = False
     """Whether `Yes` and `yes` are the same."""
 
@@ -159,10 +161,10 @@ class Category(_Column):
 
     def describe(self) -> str:
         """Declared values, in words."""
-        return listed(self.values)
+        return list_values(self.values)
 
     def recipe(self, name: str) -> list[Feature]:
-        """How the column becomes features."""
+        """Rules by which the column `name` becomes features."""
         about: Feature = {"column": name, "fold_case": self.fold_case}
         found = [
             {
@@ -174,12 +176,12 @@ class Category(_Column):
         return [*found, *([_flag(name)] if self.missing == "flag" else [])]
 
     def _absent(self, value: str) -> float | None:
-        """What the feature of a value is where a record has none."""
+        """Feature of a value for a record without one; None where there must be one."""
         return None if self.missing in ("refuse", "drop") else float(value == self.missing)
 
 
 class Identifier(_Column):
-    """What names a person or a row, or is of no use: dropped."""
+    """A column that names a person or a row, or is of no use: dropped."""
 
     kind: Literal["id"] = "id"
 
@@ -188,12 +190,12 @@ class Identifier(_Column):
         return "dropped"
 
     def recipe(self, name: str) -> list[Feature]:
-        """How the column becomes features: not at all."""
+        """No rules: the column becomes no feature."""
         return []
 
 
 class Label(_Column):
-    """What is to be predicted."""
+    """The column to predict."""
 
     kind: Literal["label"] = "label"
     values: tuple[Name, ...] = Field(min_length=1, max_length=100_000)
@@ -201,7 +203,7 @@ class Label(_Column):
     positive: str | None = None
     """The class that is looked for; of two the second, unless another is named."""
     missing: Literal["refuse", "drop"] = "refuse"
-    """What is done without a label: `refuse` the file, or `drop` the record."""
+    """Rule for missing labels: `refuse` the file, or `drop` the record."""
     fold_case: bool = False
     """Whether `Yes` and `yes` are the same."""
 
@@ -214,10 +216,10 @@ class Label(_Column):
 
     def describe(self) -> str:
         """Declared values, in words."""
-        return listed(self.values)
+        return list_values(self.values)
 
     def recipe(self, name: str) -> list[Feature]:
-        """How the column becomes features: not at all."""
+        """No rules: the column becomes no feature."""
         return []
 
 
@@ -228,7 +230,7 @@ class Schema(Format):
     """The columns of every client's table, in the order of the features, and how the tables are written."""
 
     missing_cells: tuple[str, ...] = MISSING_CELLS
-    """What stands in a cell without a value."""
+    """Texts of cells without a value."""
     files: dict[str, Format] = Field(default_factory=dict)
     """Clients whose file is written in another way."""
     columns: dict[str, Column] = Field(min_length=1)
@@ -261,15 +263,15 @@ class Schema(Format):
         return [one["feature"] for one in self.recipe()]
 
     def recipe(self) -> list[Feature]:
-        """How a row becomes a record's numbers, in order."""
+        """Rules for a record's numbers, in order."""
         return [one for name, column in self.columns.items() for one in column.recipe(name)]
 
     def format_of(self, client: str) -> Format:
-        """How a client's table is written."""
+        """Format of a client's table."""
         return self.files.get(client, self)
 
     def disclosed(self) -> tuple[str, ...]:
-        """What was read from records, in sentences."""
+        """Sentences on what the schema holds that was read from records."""
         read = [
             name for name, column in self.columns.items() if not column.public and not isinstance(column, Identifier)
         ]
@@ -291,7 +293,7 @@ class Schema(Format):
 
     @classmethod
     def read(cls, path: Path) -> Schema:
-        """A schema from a TOML file; what is wrong in it becomes a sentence."""
+        """Read a schema from a TOML file; a UserError says what is wrong in it."""
         try:
             return cls.parse(read_toml(path), path)
         except FileNotFoundError as error:
@@ -303,18 +305,18 @@ class Schema(Format):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], path: Path | None = None) -> Schema:
-        """A schema from what stands in a file."""
+        """A schema from the `values` of a file, whose `path` is for the sentence that refuses them."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             raise UserError(_sentence(error, "The schema" if path is None else f"The schema {path}")) from error
 
     def document(self) -> dict[str, Any]:
-        """As JSON can carry it."""
+        """The schema as JSON can carry it."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def listed(values: Sequence[str]) -> str:
+def list_values(values: Sequence[str]) -> str:
     """Values in one line, the first few of many."""
     return ", ".join(values[:SHOWN]) + (f" and {len(values) - SHOWN:,} more" if len(values) > SHOWN else "")
 

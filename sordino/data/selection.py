@@ -1,4 +1,4 @@
-"""Which records take part: a random part of a data set, and records that belong to no client."""
+"""Selection of records: a random part of a data set, and public records that belong to no client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOSTLY = 0.5
 
 @dataclass(frozen=True)
 class PublicChoice:
-    """Which records are public, and how those of a named data set are read."""
+    """Choice of the public records, and options for reading those of a named data set."""
 
     name: str | None
     """A data set, a folder, or `holdout:0.1`; None for what is usual."""
@@ -33,7 +33,7 @@ class PublicChoice:
 
 
 def set_aside(dataset: Dataset, choice: PublicChoice) -> tuple[Dataset, Dataset]:
-    """What is left for the clients, and the public records.
+    """Split a data set into the clients' records and the public ones.
 
     By default these are the published test set, which is dealt to no client, else a tenth of the records: they stand in
     for data that are public anyway. Records that have owners cannot stand in for anything: they belong to somebody.
@@ -47,32 +47,34 @@ def set_aside(dataset: Dataset, choice: PublicChoice) -> tuple[Dataset, Dataset]
     if choice.name is None and dataset.test is not None and choice.test == "own":
         return dataset, _part(dataset, dataset.test)
     if held_out:
-        return _held_out(dataset, _share(choice.name), choice.seed)
+        return _hold_out(dataset, _share(choice.name), choice.seed)
     assert choice.name is not None
     other = load(choice.name, choice.data_dir, choice.how)
-    shared = _shared(dataset, other)
+    shared = _count_shared(dataset, other)
     if shared >= MOSTLY * len(other.y):
         raise UserError(
             f"The public data {choice.name!r} are the clients' own: public records must belong to none of them."
         )
-    if other.x.shape[1:] != dataset.x.shape[1:] or other.classes > dataset.classes:
+    if other.x.shape[1:] != dataset.x.shape[1:] or not dataset.task.admits(other.task):
         raise UserError(
             f"The public data {choice.name!r} do not fit: their records have shape {tuple(other.x.shape[1:])} and "
-            f"{other.classes} classes, those of {dataset.name!r} {tuple(dataset.x.shape[1:])} and {dataset.classes}."
+            f"{other.task}, those of {dataset.name!r} {tuple(dataset.x.shape[1:])} and {dataset.task.width}."
         )
-    return (replace(dataset, disclosed=(*dataset.disclosed, _told(shared, len(other.y)))) if shared else dataset), other
+    if shared:
+        dataset = replace(dataset, disclosed=(*dataset.disclosed, _disclose_shared(shared, len(other.y))))
+    return dataset, other
 
 
-def _told(shared: int, records: int) -> str:
-    """That some public records may not be, in a sentence."""
+def _disclose_shared(shared: int, records: int) -> str:
+    """A sentence that some of the public records are a client's, and so not public."""
     return (
         f"{shared} of the {records} public records equal{'s' if shared == 1 else ''} a client's: what is computed from "
         "public records tells of these without noise. Take them out."
     )
 
 
-def _shared(dataset: Dataset, other: Dataset) -> int:
-    """How many records of `other` equal some record of `dataset`, labels apart."""
+def _count_shared(dataset: Dataset, other: Dataset) -> int:
+    """Number of records of `other` that equal a record of `dataset`, labels apart."""
     theirs = {hash(row.tobytes()) for row in dataset.x.numpy()}
     return sum(hash(row.tobytes()) in theirs for row in other.x.numpy())
 
@@ -91,18 +93,18 @@ def _share(chosen: str | None) -> float:
 
 def fewer(dataset: Dataset, records: int, seed: int) -> Dataset:
     """At most `records` of the training records, chosen at random; a published test set stays whole."""
-    picked = _chosen(dataset, records, random_stream(seed, 21))
+    picked = _choose(dataset, records, random_stream(seed, 21))
     return _part(dataset, picked if dataset.test is None else picked | dataset.test)
 
 
-def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+def _hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     training = len(dataset.y) if dataset.test is None else int((~dataset.test).sum())
-    public = _chosen(dataset, max(1, round(share * training)), random_stream(seed, 20))
+    public = _choose(dataset, max(1, round(share * training)), random_stream(seed, 20))
     return _part(dataset, ~public), _part(dataset, public)
 
 
-def _chosen(dataset: Dataset, count: int, random: np.random.Generator) -> np.ndarray:
-    """Which of the training records belong to a random choice of `count`."""
+def _choose(dataset: Dataset, count: int, random: np.random.Generator) -> np.ndarray:
+    """bool (records,): `count` of the training records, chosen at random."""
     candidates = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
     chosen = np.zeros(len(dataset.y), dtype=bool)
     chosen[random.permutation(candidates)[:count]] = True

@@ -1,4 +1,4 @@
-"""The known data sets: what each is, where it is looked for, and how it is read."""
+"""The known data sets, with the folders they are looked for in and their readers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sordino.data.own import Reading, read_own
 from sordino.errors import UserError, unknown
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts its files."""
+"""Folder of Debian's package dataset-fashion-mnist."""
 
 
 def nothing_missing(folder: Path) -> list[str]:
@@ -39,11 +39,11 @@ def cifar_missing(layout: images.CifarLayout, folder: Path) -> list[str]:
     """The batches that are not there, unless the published archive is."""
     if (folder / layout.archive).exists():
         return []
-    return files_missing(layout.batches, images.unpacked(folder, layout))
+    return files_missing(layout.batches, images.batch_folder(folder, layout))
 
 
 def femnist_missing(folder: Path) -> list[str]:
-    """What is missing of both layouts of FEMNIST."""
+    """The files of FEMNIST that are missing, where neither of its two layouts is whole."""
     splits = {in_test for _, in_test in femnist.leaf_files(folder)}
     if (folder / femnist.ARCHIVE).exists() or len(splits) == 2:
         return []
@@ -223,7 +223,7 @@ def places(name: str, data_dir: Path | None) -> list[Path]:
     return [*(data_folder(data_dir) / folder for folder in folders), *known.system]
 
 
-def lacking(known: Source, folder: Path) -> list[str]:
+def missing_files(known: Source, folder: Path) -> list[str]:
     """Names of the files that a folder lacks; a folder that the system does not let us look into is refused."""
     try:
         return known.missing(folder)
@@ -236,7 +236,7 @@ def catalogue(data_dir: Path | None = None) -> list[Entry]:
     entries = []
     for name, known in SOURCES.items():
         looked_in = places(name, data_dir)
-        found_at = next((folder for folder in looked_in if not lacking(known, folder)), None)
+        found_at = next((folder for folder in looked_in if not missing_files(known, folder)), None)
         entries.append(
             Entry(
                 name=name,
@@ -255,9 +255,13 @@ def catalogue(data_dir: Path | None = None) -> list[Entry]:
 
 
 def load(data: str, data_dir: Path | None = None, how: Reading | None = None, **keys: Any) -> Dataset:
-    """The data set of a known name, or the records of a folder with one file per client.
+    """Load the data set of a known name, or the records of a folder with one file per client.
 
-    `how`, or the keys of one, is for a folder of the user's own files only.
+    Args:
+        data: name of a known data set, or the folder.
+        data_dir: folder in which known data sets are looked for; None for the usual one.
+        how: options for a folder of the user's own files only.
+        keys: fields of `Reading`, instead of `how`.
     """
     found = _read(data, data_dir, how or Reading(**keys))
     return found if found.people else replace(found, people=fingerprint([], [found.x]))
@@ -275,12 +279,12 @@ def _read(data: str, data_dir: Path | None, how: Reading) -> Dataset:
         )
     looked_in = places(data, data_dir)
     for folder in looked_in:
-        if not lacking(known, folder):
+        if not missing_files(known, folder):
             return known.read(folder)
     if not looked_in:
         return known.read(Path())
     raise UserError(
         f"The data set {data!r} is not here: looked in {' and '.join(str(folder) for folder in looked_in)} "
-        f"(missing: {', '.join(lacking(known, looked_in[0]))}); download it with `sordino data get {data}`, "
+        f"(missing: {', '.join(missing_files(known, looked_in[0]))}); download it with `sordino data get {data}`, "
         "or point --data-dir at the folder that holds it."
     )

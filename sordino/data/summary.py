@@ -22,7 +22,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the clients hold. Sizes and classes of a client are those of its training records."""
+    """Figures of a federation's records. Sizes and classes of a client are those of its training records."""
 
     name: str
     clients: int
@@ -35,7 +35,7 @@ class Summary:
     sizes: Spread
     classes_per_client: Spread
     labels: dict[str, int]
-    """How many training records have each class, by its name."""
+    """Number of training records of each class, by its name."""
     smallest_client: str
     """The client with the fewest training records; the first of them when there are several."""
     without_test: int
@@ -43,11 +43,12 @@ class Summary:
 
 
 def label_counts(data: FederatedData) -> np.ndarray:
-    """(clients, classes): how many training records of each class each client has."""
+    """(clients, groups): number of training records of each client in each of the task's groups."""
     sizes = [len(client.y) for client in data.clients]
-    labels = np.concatenate([client.y.numpy() for client in data.clients])
-    cells = np.repeat(np.arange(len(sizes)), sizes) * data.classes + labels
-    return np.bincount(cells, minlength=len(sizes) * data.classes).reshape(len(sizes), data.classes)
+    targets = np.concatenate([client.y.numpy() for client in data.clients])
+    groups = len(data.task.groups)
+    cells = np.repeat(np.arange(len(sizes)), sizes) * groups + data.task.group(targets)
+    return np.bincount(cells, minlength=len(sizes) * groups).reshape(len(sizes), groups)
 
 
 def spread(values: np.ndarray) -> Spread:
@@ -64,14 +65,14 @@ def summary(data: FederatedData) -> Summary:
     return Summary(
         name=data.name,
         clients=len(data.clients),
-        classes=data.classes,
+        classes=len(data.task.groups),
         shape=data.shape,
         total=int(sizes.sum()) + test,
         train=int(sizes.sum()),
         test=test,
         sizes=spread(sizes),
         classes_per_client=spread((counts > 0).sum(1)),
-        labels=dict(zip(data.meaning.classes, counts.sum(0).tolist(), strict=True)),
+        labels=dict(zip(data.task.groups, counts.sum(0).tolist(), strict=True)),
         smallest_client=data.clients[int(sizes.argmin())].name,
         without_test=sum(not len(client.y_test) for client in data.clients),
     )
@@ -94,7 +95,8 @@ def draw(data: FederatedData, path: Path) -> None:
     counts = label_counts(data)[:MOST_CLIENTS]
     sizes = counts.sum(1)
     shown = len(counts)
-    figure = Figure(figsize=(min(14.0, 5.0 + 0.12 * shown), 3.6 + min(4.0, 0.12 * data.classes)), layout="constrained")
+    size = (min(14.0, 5.0 + 0.12 * shown), 3.6 + min(4.0, 0.12 * counts.shape[1]))
+    figure = Figure(figsize=size, layout="constrained")
     bars, shares = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2.5])
 
     bars.bar(np.arange(shown), sizes, width=0.8 if shown <= MOST_NAMES else 1.0, color="#35608d")

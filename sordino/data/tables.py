@@ -20,7 +20,7 @@ REAL = "biuf"
 
 
 DELIMITERS = (",", ";", "\t", "|")
-"""What stands between cells, as a rule."""
+"""Usual characters between cells."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 
-def finite(path: Path, name: str, values: np.ndarray) -> np.ndarray:
-    """An array as float32, refused when it holds no numbers, missing or infinite ones."""
+def check_finite(path: Path, name: str, values: np.ndarray) -> np.ndarray:
+    """An array of `path` as float32; refused when it holds no numbers, or missing or infinite ones."""
     if values.dtype.kind not in REAL:
         raise UserError(
             f"The array {name!r} of {path} is not numeric (its type is {quote(values.dtype)}); give numbers."
@@ -69,7 +69,13 @@ NOTED = "`sordino data schema` notes down how files are written"
 
 
 def read_table(path: Path, written: Format | None = None, otherwise: str = NOTED) -> Table:
-    """A CSV or Parquet file by the ending of its name; `otherwise` says what to do where it is written otherwise."""
+    """Read a CSV or Parquet file, by the ending of its name.
+
+    Args:
+        path: the file.
+        written: format of a CSV file; None for the usual one.
+        otherwise: advice in the sentence that refuses a file of another format.
+    """
     return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path, written or Format(), otherwise)
 
 

@@ -11,6 +11,7 @@ from sordino.experiment.budgeting import is_private, record_level
 from sordino.experiment.config import Experiment
 from sordino.method import Method
 from sordino.privacy.release import Releases
+from sordino.tasks import Classification, Task
 
 SIMULATE = "simulate it with `sordino run`"
 
@@ -36,6 +37,12 @@ def labels_of(experiment: Experiment) -> tuple[str, ...]:
     if experiment.table is not None:
         return experiment.table.label.values
     return tuple(str(label) for label in experiment.labels or ())
+
+
+def task_of(experiment: Experiment) -> Task:
+    """The task of the declared labels; a schema may say which of them is looked for."""
+    table = experiment.table
+    return Classification.of(labels_of(experiment), None if table is None else table.label.positive)
 
 
 def check_declared(experiment: Experiment) -> None:

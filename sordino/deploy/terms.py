@@ -20,7 +20,7 @@ from sordino.data.dataset import Meaning
 from sordino.data.own import DEFAULT_LABEL
 from sordino.data.schema import Column, Label, Number, Schema
 from sordino.deploy import accuracies
-from sordino.deploy.declared import check_declared, check_records, check_releases, labels_of, shape_of
+from sordino.deploy.declared import check_declared, check_records, check_releases, labels_of, shape_of, task_of
 from sordino.deploy.protocol import secure_sum
 from sordino.errors import UserError
 from sordino.experiment.budgeting import Calibration, record_level, record_plan
@@ -117,7 +117,7 @@ class Declared(Facts):
             clients=clients,
             # One number, however many clients a server declares.
             sizes=None if each is None else np.broadcast_to(np.int64(each), (clients,)),
-            network=build_network(experiment, shape_of(experiment), len(labels_of(experiment))),
+            network=build_network(experiment, shape_of(experiment), task_of(experiment)),
             fingerprint="at the sites",
             disclosed=() if experiment.table is None else experiment.table.disclosed(),
             spare_turns=experiment.spare_turns,
@@ -190,7 +190,6 @@ class DeployedTerms(Terms):
 
     def described(self, run: str, names: Sequence[str], label: str | None = None) -> Description:
         """Describe what the models of a run mean; `names` are the sites', `label` is a table's label column."""
-        table = self.schema(label)
         return Description(
             run=run,
             version=VERSION,
@@ -198,7 +197,7 @@ class DeployedTerms(Terms):
             network=str(self.experiment.model),
             options=self.experiment.model_options(),
             shape=self.shape,
-            meaning=Meaning.of_classes(self.labels, None if table is None else table.label.positive, table),
+            meaning=Meaning(self.learner.task, self.schema(label)),
             clients=tuple(names),
         )
 

@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 
 from sordino.data import ClientData
-from sordino.data.dataset import Meaning
 from sordino.deploy.declared import Origin
 from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.deploy.site.rules import min_witnesses
@@ -26,6 +25,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.federation.rounds import mean, worst
 from sordino.store.run_summary import Summary
+from sordino.tasks import Task
 
 ROSTER = "roster.toml"
 DATA = "data.npz"
@@ -54,9 +54,9 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     folder.mkdir(parents=True, exist_ok=True)
     declared: dict[str, Any] = {
         "shape": data.shape,
-        "labels": data.meaning.classes if data.meaning.schema is None else None,
+        "labels": data.task.class_names("A trial of sites") if data.schema is None else None,
         # Sites of a trial hold arrays that were made of tables, and still know what each number means.
-        "table": data.meaning.schema,
+        "table": data.schema,
         **{"columns": None, "drop": (), "categorical": (), "label": None},
         "records_each": round(float(np.median(data.train.sizes))),
         "public": None,
@@ -64,7 +64,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     if public is not None:
         declared["public"] = str(folder / PUBLIC)
         (folder / PUBLIC).mkdir()
-        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=_label_names(public.y, data.meaning))
+        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=_label_names(public.y, data.task))
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / f"site-{number}" for number in range(sites)]
@@ -72,7 +72,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     members = []
     for path, client in zip(folders, data.clients, strict=True):
         path.mkdir()
-        _write_records(path / DATA, client, data.meaning)
+        _write_records(path / DATA, client, data.task)
         members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **rules)))
     for path in folders:
         (path / ROSTER).write_text(roster_toml(members))
@@ -109,18 +109,19 @@ def _rules(experiment: Experiment, terms: DeployedTerms) -> dict[str, Any]:
     }
 
 
-def _write_records(path: Path, client: ClientData, meaning: Meaning) -> None:
+def _write_records(path: Path, client: ClientData, task: Task) -> None:
     tested: dict[str, Any] = (
-        {"x_test": client.x_test.numpy(), "y_test": _label_names(client.y_test, meaning)} if len(client.y_test) else {}
+        {"x_test": client.x_test.numpy(), "y_test": _label_names(client.y_test, task)} if len(client.y_test) else {}
     )
-    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, meaning), **tested)
+    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, task), **tested)
 
 
-def _label_names(labels: Tensor, meaning: Meaning) -> np.ndarray:
-    """Class names of labels; the whole numbers themselves where classes have no other names."""
-    if meaning.classes == Meaning.numbered(len(meaning.classes)).classes:
+def _label_names(labels: Tensor, task: Task) -> np.ndarray:
+    """Labels by the names of their classes; whole numbers where these have no other names."""
+    names = task.class_names("A trial of sites")
+    if names == tuple(map(str, range(len(names)))):
         return labels.numpy()
-    return np.array(meaning.classes)[labels.numpy()]
+    return np.array(names)[labels.numpy()]
 
 
 def prepare_simulation(deployed: Experiment, original: Experiment) -> Prepared:

@@ -17,12 +17,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.federation.blending import FIGURES, RULES
+from sordino.federation.blending import RULES, figures_of
 from sordino.federation.message import Message
 from sordino.federation.rounds import Watch
 from sordino.federation.transport import HostingTransport
-from sordino.learning.metrics import METRICS, Reached
+from sordino.learning.metrics import Reached
 from sordino.store.checkpoint import write_tensors
+from sordino.tasks import Task
 from sordino.util.files import digest_of, keep_file
 
 
@@ -35,21 +36,23 @@ class Blends:
     rules: dict[str, Tensor]
     """Weights, powers and labels that mix the members of each client's mixture: `sordino.federation.blending.RULES`."""
     accuracies: np.ndarray
-    """One row per client, with the columns `sordino.federation.blending.FIGURES`."""
+    """One row per client, with the columns `sordino.federation.blending.figures_of`."""
     sums: np.ndarray
     """Sums from which the metrics over all clients' records together are computed."""
     files: list[Path]
     """The pieces, in the order of the clients."""
+    task: Task
+    """What the mixtures predict."""
 
     def figures(self, *names: str) -> np.ndarray:
         """Columns of the accuracies by name, one row for each client by its number."""
         found = np.full((len(self.clients), len(names)), np.nan)
-        found[self.clients] = self.accuracies[:, [FIGURES.index(name) for name in names]]
+        found[self.clients] = self.accuracies[:, [figures_of(self.task).index(name) for name in names]]
         return found
 
     def reached(self) -> Reached:
         """Metrics of the blended predictors, one row for each client by its number."""
-        return Reached(self.figures(*METRICS), self.sums)
+        return Reached(self.figures(*self.task.metrics), self.sums)
 
     def models(self) -> Iterator[Tensor]:
         """Models that clients trained for blending, one row each, in pieces that fit into memory."""
@@ -59,13 +62,14 @@ class Blends:
             yield load_file(file)["models"]
 
 
-def make(transport: HostingTransport, message: Message, folder: Path, watch: Watch | None = None) -> Blends:
+def make(transport: HostingTransport, message: Message, folder: Path, task: Task, watch: Watch | None = None) -> Blends:
     """Let every client blend its models.
 
     Args:
         transport: The way to the clients.
         message: The server's models, and how to blend them (`sordino.federation.blending.instructions`).
         folder: Where pieces are kept; those that are there already are not made again.
+        task: What the mixtures predict.
         watch: Is told how many clients are done.
     """
     order: list[int] = []
@@ -76,7 +80,7 @@ def make(transport: HostingTransport, message: Message, folder: Path, watch: Wat
         path = _find(folder, number)
         if path is None:
             answer = transport.blend(clients, message)
-            figures, added = np.split(answer.accuracies, [len(FIGURES)], axis=1)
+            figures, added = np.split(answer.accuracies, [len(figures_of(task))], axis=1)
             measured = {"accuracies": torch.tensor(figures), "sums": torch.from_numpy(added.sum(axis=0))}
             path = _write(answer.values | measured, folder, number)
         files.append(path)
@@ -86,7 +90,7 @@ def make(transport: HostingTransport, message: Message, folder: Path, watch: Wat
     *columns, sums = zip(*found, strict=True)
     *rules, accuracies = (torch.cat(parts) for parts in columns)
     named = dict(zip(RULES, rules, strict=True))
-    return Blends(order, named, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files)
+    return Blends(order, named, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files, task)
 
 
 def _find(folder: Path, number: int) -> Path | None:

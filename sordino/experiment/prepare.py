@@ -72,7 +72,7 @@ class Prepared(Terms):
         records = None
         if self.public is not None:
             records = Records(self.public.x, self.public.y, self.learner, self.source.key("public") >> 32)
-        return Ground(self.learner.layout, math.prod(self.data.shape), self.data.classes, records)
+        return Ground(self.learner.layout, math.prod(self.data.shape), self.data.task, records)
 
 
 def deal(experiment: Experiment) -> FederatedData:
@@ -104,7 +104,7 @@ def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[Fe
     data, public = _deal(experiment, method)
     if method is not None:
         method.check_data(data.people)
-    network = build_network(experiment, data.shape, data.classes)
+    network = build_network(experiment, data.shape, data.task)
     check_tokens(network.module, data.train.x)
     return data, _facts(data, public, network)
 
@@ -139,7 +139,7 @@ def prepare(
         bf16.secure()  # before anything is computed here
     data, public = _deal(experiment, method) if data is None else (data, None)
     method.check_data(data.people)
-    network = build_network(experiment, data.shape, data.classes)
+    network = build_network(experiment, data.shape, data.task)
     coarse = bf16.decide(experiment.precision, experiment.device, network.module, data.shape, method.batch, resumed)
     network = replace(network, precision=coarse.precision)
     check_tokens(network.module, data.train.x)

@@ -35,6 +35,7 @@ from sordino.privacy.release import Matrix, sends
 from sordino.store import checkpoint as checkpoints
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
+from sordino.tasks import Classification
 from sordino.util.formatting import round_up
 
 ALMOST_ALL = 0.98
@@ -117,7 +118,8 @@ def augmented(folder: Path, schema: Schema, names: list[str], seed: int) -> Fede
     found = load(str(folder), how=Reading(schema=schema.model_copy(update={"columns": by_range})))
     places = [schema.features().index(name) for name in names]
     x = torch.cat([torch.ones(len(found.y), 1), found.x[:, places]], dim=1) / math.sqrt(1 + len(names))
-    return federate(replace(found, x=x, known=None), None, None, seed, FEW)
+    task = Classification.numbered(found.task.width)
+    return federate(replace(found, x=x, task=task, schema=None), None, None, seed, FEW)
 
 
 def figures(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,13 +13,14 @@ from sordino.experiment.budgeting import beyond_budgets
 from sordino.experiment.hyperparameters import called
 from sordino.federation.rounds import mean, worst, worst_tenth
 from sordino.federation.run_state import Ending
-from sordino.learning.metrics import LOWER_IS_BETTER, METRICS, Reached
+from sordino.learning.metrics import Reached
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.views import View
 from sordino.store.run_files import RunFiles
 from sordino.store.run_summary import Against, BlendFigures, Metric, RecordFigures, Summary
 from sordino.store.spending import spending_of_ledger, whole
+from sordino.tasks import Task
 from sordino.terms import Terms
 from sordino.util.formatting import finite_or_none, round_up
 
@@ -100,8 +101,8 @@ def summarize(
         seconds=round(run_files.seconds, 3),
         charged=so_far,
         records=None if data is None else int(data.train.sizes.sum()),
-        metrics=None if measured is None or data is None else metrics_over_clients(measured, data.meaning.positive),
-        positive=None if measured is None or data is None else data.meaning.positive_name,
+        metrics=None if measured is None or data is None else metrics_over_clients(measured, data.task),
+        positive=None if measured is None or data is None else data.task.positive_name,
         record_level=_record_figures(ledger, delta, ending) if method.unit.record_level else None,
         blend=None if blends is None else _blend_figures(blends, own, ending.shared),
     )
@@ -112,11 +113,11 @@ def _by_view(ledger: Ledger, delta: float) -> dict[View, float | None]:
     return {view: finite_or_none(value) for view, value in ledger.epsilon(delta).items()}
 
 
-def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Metric]:
+def metrics_over_clients(reached: Reached, task: Task) -> dict[str, Metric]:
     """Each metric over all clients that have it, and over all records."""
     found: dict[str, Metric] = {}
-    for name, values, overall in zip(METRICS, reached.each.T, reached.overall(positive), strict=True):
-        sign = -1 if name in LOWER_IS_BETTER else 1
+    for name, values, overall in zip(task.metrics, reached.each.T, reached.overall(task), strict=True):
+        sign = -1 if name in task.lower_is_better else 1
         tenth = sign * worst_tenth(sign * values)
         known = int(np.isfinite(values).sum())
         over_clients, over_records = finite_or_none(mean(values)), finite_or_none(float(overall))
@@ -128,12 +129,14 @@ def _one_class(reached: Reached | None, data: FederatedData | None, names: Seque
     """Warning where models give all test records of a client one class; none where nothing was measured."""
     if reached is None or data is None:
         return []
-    return one_class_notes(reached.each, names, np.array([len(client.y_test) for client in data.clients]))
+    return one_class_notes(data.task, reached.each, names, np.array([len(client.y_test) for client in data.clients]))
 
 
-def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:
+def one_class_notes(task: Task, figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:
     """Warning where models give all records one class; of fewer than `ENOUGH` records it would say nothing."""
-    places = np.flatnonzero((figures[:, METRICS.index("one_class")] == 1) & (records >= ENOUGH))
+    if "one_class" not in task.metrics:
+        return []
+    places = np.flatnonzero((figures[:, task.metrics.index("one_class")] == 1) & (records >= ENOUGH))
     if not len(places):
         return []
     shown = _called([names[place] for place in places.tolist()])

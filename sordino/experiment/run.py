@@ -24,7 +24,7 @@ from sordino.federation.blending import TRAINED, instructions
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending, Served
 from sordino.federation.transport import HostingTransport
-from sordino.learning.metrics import METRICS, Reached
+from sordino.learning.metrics import Reached
 from sordino.method import State
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import new_nonce
@@ -189,7 +189,8 @@ class _Session:
         blended = self._blend(transport, run_files, ending)
         own = _own_figures(transport, ending.served)
         reached = own if blended is None else blended.reached()
-        names, accuracies = [client.name for client in prepared.data.clients], own.each[:, METRICS.index("accuracy")]
+        names, task = [client.name for client in prepared.data.clients], prepared.data.task
+        accuracies = own.each[:, task.metrics.index(task.score)]
         summary = summarize(self.run, prepared, ending, run_files, names, accuracies, blended, reached)
         models = self._save_models(transport, ending, blended, reached.each)
         summary = replace(summary, notes=summary.notes + _draw(prepared, ending, self.folder))
@@ -206,7 +207,7 @@ class _Session:
         begun = time.monotonic()
         method, schedule, records = prepared.method, prepared.schedule, prepared.data.train.sizes
         message = instructions(method, schedule, prepared.allowance, records, prepared.initial, ending.served)
-        made = blends.make(transport, message, self.folder, self.watch)
+        made = blends.make(transport, message, self.folder, prepared.data.task, self.watch)
         run_files.seconds += time.monotonic() - begun
         return made
 

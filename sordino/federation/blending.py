@@ -18,7 +18,7 @@ from sordino.federation.client import Clients
 from sordino.federation.message import Message
 from sordino.federation.run_state import Served
 from sordino.federation.schedule import Schedule
-from sordino.learning.metrics import METRICS, evaluated, metrics_of
+from sordino.learning.metrics import sums_on_test_records
 from sordino.method import Method
 from sordino.parts.blending import (
     ADJUSTED,
@@ -30,20 +30,16 @@ from sordino.parts.blending import (
     MEMBERS,
     OWN,
     TUNED,
-    counts_without_each,
     folds,
-    frequencies,
     mixture,
     offsets,
     power,
-    sharpen,
     trust_of,
     weights,
 )
 from sordino.privacy.budget.allowance import Allowance
+from sordino.tasks import Task
 
-FIGURES = ("local", *METRICS)
-"""Figures of a mixture: the accuracy of the models that clients trained alone, and the mixture's metrics."""
 RULES = ("weights", "powers", "labels")
 """Names of the tensors that say how members are mixed."""
 TRAINED = 2
@@ -62,14 +58,19 @@ class Mixtures:
     powers: Tensor
     """(clients, members): powers to which the members' probabilities are raised before they are mixed."""
     labels: Tensor
-    """(clients, classes): logarithms of the smoothed label frequencies of each client."""
+    """(clients, width): each client's `Task.frequencies`."""
     accuracies: np.ndarray
-    """(clients, figures and sums): FIGURES, `nan` for a client without test records, then the sums from which the
-    mixture's metrics are computed."""
+    """(clients, figures and sums): the columns of `figures_of`, `nan` for a client without test records; then the sums
+    from which the mixture's metrics follow."""
 
     def rules(self) -> dict[str, Tensor]:
         """Return the tensors that say how members are mixed, by name."""
         return {name: getattr(self, name) for name in RULES}
+
+
+def figures_of(task: Task) -> tuple[str, ...]:
+    """Names of what is measured: the score of the models that clients trained alone, and the mixture's metrics."""
+    return ("local", *task.metrics)
 
 
 def instructions(
@@ -129,13 +130,14 @@ class Blending:
             mine = message["clusters"][self._who]
             for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):
                 self._server[member] = message[name][mine].to(clients.device)
-        labels = [clients.data.train.part(client)[1].numpy() for client in self._who]
-        dealt = zip(labels, clients.gate.source.keys(("blend",), self._who), strict=True)
+        self._task = clients.data.task
+        groups = [self._task.group(clients.data.train.part(client)[1].numpy()) for client in self._who]
+        dealt = zip(groups, clients.gate.source.keys(("blend",), self._who), strict=True)
         self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
 
     def mixtures(self) -> Mixtures:
         """Train the members, evaluate them on held-out records, and weight and mix them."""
-        said = [torch.zeros(len(MEMBERS), len(mine), self._clients.data.classes) for mine in self._folds]
+        said = [torch.zeros(len(MEMBERS), len(mine), self._task.width) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):
             others, held_out = self._records(fold, inside=False), self._records(fold, inside=True)
@@ -168,19 +170,18 @@ class Blending:
 
     def _rules(self, place: int, said: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights, powers and label frequencies of one client, from its members' log-probabilities `said`
-        (members, records, classes)."""
+        (members, records, width)."""
         said[AVERAGED_ADJUSTED] = said[AVERAGED]
-        labels = self._clients.data.train.part(self._who[place])[1]
-        classes = said.shape[2]
-        without_each = offsets(frequencies(counts_without_each(labels, classes)))
+        task, targets = self._task, self._clients.data.train.part(self._who[place])[1]
+        without_each = offsets(task.frequencies_without_each(targets))
         judged = torch.full((len(MEMBERS),), bool(self._server))
         judged[LOCAL], judged[OWN] = True, False
         judged &= ~said.isnan().any(dim=(1, 2))  # of a model that overflowed, nothing is taken
         judged[LOCAL] |= ~judged.any()  # but somebody has to predict
         powers = torch.ones(len(MEMBERS))
         for member in judged.nonzero().squeeze(1).tolist():
-            powers[member] = power(said[member], labels, without_each[member])
-        likelihoods = sharpen(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
+            powers[member] = power(task, said[member], targets, without_each[member])
+        likelihoods = task.likelihoods(task.sharpen(said, powers.reshape(-1, 1, 1), without_each), targets)
         found = weights(likelihoods.T, judged, self._trust).float()
         if self._took_part[place] > 0 and self._own[place].isfinite().all():
             # The personal model was trained on all records, so it shares the weight of its held-out twin.
@@ -188,7 +189,7 @@ class Blending:
             found[OWN] = self._trust * found[twin] / (FOLDS + 1)
             found[twin] -= found[OWN]
             powers[OWN] = powers[twin]
-        return found, powers, frequencies(torch.bincount(labels, minlength=classes))
+        return found, powers, task.frequencies(targets)
 
     def _records(self, fold: int, inside: bool) -> Split:
         """Return each client's training records in a fold, or in all others."""
@@ -201,7 +202,7 @@ class Blending:
 
     def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor, labels: Tensor) -> np.ndarray:
         """Return (clients, figures and sums), on the clients' test records."""
-        test, positive = self._clients.data.test, self._clients.data.meaning.positive
+        task, data, test = self._task, self._clients.data, self._clients.data.test
         members = [*models.unbind(1), self._own, *self._server.values()]
         said = [self._log_probabilities(rows, test, self._who) for rows in members]
         said += [said[AVERAGED]] if self._server else []  # once more, to be adjusted
@@ -210,11 +211,11 @@ class Blending:
             there = weights[place].nonzero().squeeze(1)  # the others may have overflowed
             spoken = torch.stack([said[member][place] for member in there.tolist()])
             rules = (weights[place], powers[place], offsets(mine))
-            mixed.append(mixture(spoken, *(rule[there] for rule in rules)))
-        alone = metrics_of(evaluated(self._clients.data, self._who, said[LOCAL]), positive)
-        sums = evaluated(self._clients.data, self._who, mixed)
-        return np.column_stack([alone[:, METRICS.index("accuracy")], metrics_of(sums, positive), sums])
+            mixed.append(mixture(task, spoken, *(rule[there] for rule in rules)))
+        alone = task.figures(sums_on_test_records(data, self._who, said[LOCAL]))
+        sums = sums_on_test_records(data, self._who, mixed)
+        return np.column_stack([alone[:, task.metrics.index(task.score)], task.figures(sums), sums])
 
     def _log_probabilities(self, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
         outputs = self._execution.outputs(self._clients, models, records, parts)
-        return [torch.log_softmax(rows.cpu(), dim=1) for rows in outputs]
+        return [self._task.log_probabilities(rows.cpu()) for rows in outputs]

@@ -98,7 +98,7 @@ class Execution(Protocol):
         """Run a question's step; `me` is the memory of the clients, one row each."""
 
     def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
-        """Return (clients, 2): each client's test accuracy and mean cross-entropy with its row of `models`, or with the
+        """Return (clients, 2): each client's test accuracy and mean loss with its row of `models`, or with the
         only row; `nan` where it has no test records."""
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sordino.data.dataset import Split
 from sordino.errors import UserError
@@ -198,8 +197,8 @@ class Stacked:
         with explaining_vmap(clients, "clients", ONE_BY_ONE):
             logits = clients.learner.stacked_logits(models, x.to(models.device))
         logits = logits.cpu()
-        right = (logits.argmax(dim=2) == y).double()
-        loss = functional.cross_entropy(logits.transpose(1, 2), y, reduction="none").double()
+        task = clients.data.task
+        right, loss = task.right(logits, y).double(), task.stacked_losses(logits, y).double()
         sizes = clients.data.test.sizes[who]
         sums = [(one if valid is None else one.where(valid > 0, 0.0)).sum(dim=1).numpy() for one in (right, loss)]
         return np.stack([np.where(sizes > 0, one / np.maximum(sizes, 1), np.nan) for one in sums], axis=1)

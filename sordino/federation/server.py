@@ -31,6 +31,7 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row, number_of_attempt
 from sordino.privacy.release import Public, Release, Releases, due, same_turns
 from sordino.privacy.views import VIEWS, View
+from sordino.tasks import Task
 
 EXACT = 400
 """Approximate number of times that the epsilon of records is computed while a run goes on."""
@@ -45,7 +46,7 @@ class Ground:
     layout: Layout
     features: int
     """Numbers in a record."""
-    classes: int
+    task: Task
     public: Records | None
     """Records that belong to no client, where the method judges models on the server."""
 
@@ -197,7 +198,7 @@ class Server:
         """Begin a run, or go on from the checkpoint of its `run_state`. `watch` is told of each round."""
         self.schedule, self.budget = assignment.schedule, assignment.budget
         ground = assignment.ground
-        self.layout, self.features, self.classes = ground.layout, ground.features, ground.classes
+        self.layout, self.features, self.task = ground.layout, ground.features, ground.task
         self._assignment, self._method = assignment, assignment.method
         self._gate, self._run_state, self._watch = gate, run_state, watch
         self._transport = Fatal(transport)
@@ -214,6 +215,10 @@ class Server:
         self._open: OpenRound | None = None
         self._closed = 0
         self._saved = time.monotonic()
+
+    @property
+    def classes(self) -> int:
+        return len(self.task.class_names("This method"))
 
     def state(self, **initial: Any) -> State:
         restored = self._run_state.restored

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sordino.learning.network import Batch, Change, Loss, Records, cross_entropy
+from sordino.learning.network import Batch, Change, Loss, Records
 
 Optimizer = Literal["sgd", "adam"]
 
@@ -37,7 +37,7 @@ class InPlace:
         return flat.add_(gradient, alpha=-self.rate)
 
     def narrowed(self, flat: Tensor, places: Tensor) -> InPlace:
-        """The same optimizer for some entries of `flat`, with what it remembers of them."""
+        """An optimizer for the entries of `flat` at `places` alone, with this one's memory of them."""
         if self.memory is None:
             self.memory = blank_memory(self.optimizer, self.momentum, flat)
         narrow = InPlace(self.optimizer, self.rate, self.momentum)
@@ -45,14 +45,14 @@ class InPlace:
         return narrow
 
     def take_back(self, narrow: InPlace, places: Tensor) -> None:
-        """Remember what the optimizer for some entries has come to remember."""
+        """Copy the memory of the optimizer for the entries at `places` back into this one."""
         for whole, part in zip(self.memory or (), narrow.memory or (), strict=True):
             if whole.dim():
                 whole[places] = part
 
 
 def blank_memory(optimizer: Optimizer, momentum: float, gradient: Tensor) -> tuple[Tensor, ...]:
-    """What an optimizer remembers before its first step."""
+    """Memory of an optimizer before its first step: zeros like `gradient`, and a count for Adam."""
     if optimizer == "adam":
         return torch.zeros_like(gradient), torch.zeros_like(gradient), torch.zeros_like(gradient.sum())
     return (torch.zeros_like(gradient),) if momentum else ()
@@ -81,7 +81,7 @@ class Tether:
         gradient.add_(difference, alpha=float(self._factor(difference)))
 
     def at(self, places: Tensor) -> Tether:
-        """The same for the entries at `places` alone; all that count must be among them."""
+        """The penalty on the entries at `places` alone; all that the mask counts must be among them."""
         return Tether(self.start[places], self.mask[places], self.force)
 
     @functools.cached_property
@@ -108,11 +108,11 @@ class Descent:
     rate: float
     """The learning rate."""
     batch: int
-    """How many records a step sees."""
+    """Number of records that a step sees."""
     momentum: float = 0.0
-    """Of SGD; Adam has (0.9, 0.999)."""
+    """Momentum of SGD; Adam has its own decays, 0.9 and 0.999."""
     change: Change | None = None
-    """What is done to records before a step sees them; None: nothing."""
+    """Change of records before a step sees them; None for none."""
     memory: tuple[Tensor, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -121,19 +121,23 @@ class Descent:
     def epoch(
         self,
         flat: Tensor,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         mask: Tensor | None = None,
         pull: Pull | None = None,
         probe: Probe | None = None,
     ) -> Tensor:
         """The model after one pass over the records from `flat`, which is left as it is.
 
-        `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model; `probe` says
-        where the loss's gradient is taken, if not at the model itself.
+        Args:
+            flat: the model to start from, (parameters,).
+            loss: the loss of each record; None for the task's, for which stacked clients have a faster way.
+            mask: one for the entries that may move, zero for the others; None where all may.
+            pull: gradient of a penalty on the model, added to that of the loss.
+            probe: the point at which the loss's gradient is taken, if not at the model itself.
         """
         if not self.records.stacked:
             return self._epoch_alone(flat.clone(), loss, mask, pull, probe)
-        if loss is cross_entropy and mask is pull is probe is self.change is None and self._is_plain():
+        if loss is mask is pull is probe is self.change is None and self._is_plain():
             whole = self.records.plain_epoch(flat, self.batch, self.rate)
             if whole is not None:
                 return whole
@@ -161,9 +165,9 @@ class Descent:
         return self.optimizer == "sgd" and not self.momentum
 
     def _epoch_alone(
-        self, flat: Tensor, loss: Loss, mask: Tensor | None, pull: Pull | None, probe: Probe | None
+        self, flat: Tensor, loss: Loss | None, mask: Tensor | None, pull: Pull | None, probe: Probe | None
     ) -> Tensor:
-        """The same for one client: in place, and without touching what does not move."""
+        """`epoch` for one client: `flat` is changed in place, and entries that do not move are not touched."""
         moving = None if mask is None else mask.nonzero().squeeze(1)
         if moving is not None and 2 * len(moving) < len(flat) and (pull is None or isinstance(pull, Tether)):
             return self._epoch_of_few(flat, loss, moving, pull, probe)
@@ -180,9 +184,9 @@ class Descent:
         return flat
 
     def _epoch_of_few(
-        self, flat: Tensor, loss: Loss, moving: Tensor, pull: Tether | None, probe: Probe | None
+        self, flat: Tensor, loss: Loss | None, moving: Tensor, pull: Tether | None, probe: Probe | None
     ) -> Tensor:
-        """The same where few entries move: the optimizer and the penalty see only these."""
+        """`_epoch_alone` where few entries move: the optimizer and the penalty see only those at `moving`."""
         few, tether = flat[moving], None if pull is None else pull.at(moving)
         narrow = self._alone.narrowed(flat, moving)
         for batch in self.batches():
@@ -194,7 +198,7 @@ class Descent:
         self._alone.take_back(narrow, moving)
         return flat
 
-    def _gradient(self, flat: Tensor, batch: Batch, loss: Loss, probe: Probe | None) -> Tensor:
+    def _gradient(self, flat: Tensor, batch: Batch, loss: Loss | None, probe: Probe | None) -> Tensor:
         """The gradient of the batch's mean loss at the model, or at the point to which `probe` goes from there."""
         gradient = self.records.gradient(flat, batch, loss)
         return gradient if probe is None else self.records.gradient(probe(flat, gradient), batch, loss)
@@ -212,7 +216,7 @@ class Descent:
         return moved
 
     def _stacked(self, flat: Tensor, gradient: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same step without changing anything in place, for `vmap`."""
+        """Model and memory after one step, nothing changed in place: `vmap` demands that."""
         memory = self.memory or ()
         if self.optimizer == "adam":
             first, second, count = memory

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.stacked import Chain
 from sordino.learning.vmapped import under_vmap
-from sordino.models.arrangement import arranged
+from sordino.models.arrangement import arrange
+from sordino.tasks import Task
 
 if TYPE_CHECKING:
     from sordino.learning.per_record import Bookkeeper, Keeper
@@ -38,25 +38,15 @@ class Batch:
     x: Tensor
     y: Tensor
     index: Tensor
-    """Which of the client's records these are."""
+    """Places of these records among the client's own."""
     weight: Tensor | None
     """One for a record, zero for padding; None when all are records."""
 
 
 Loss = Callable[[Tensor, Batch], Tensor]
-"""Logits and their batch to one loss for each record."""
+"""Function from outputs (records, width) and their batch to the loss of each record (records,)."""
 Change = Callable[[Tensor, Tensor], Tensor]
-"""Records, and a random number for each, to the records as a step shall see them."""
-
-
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """The usual loss, for each record."""
-    return cross_entropies(logits, batch.y)
-
-
-def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of each record. As quick as torch's own function, and many times quicker under `vmap`."""
-    return -functional.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
+"""Function from records and a random key for each to the records as a step shall see them."""
 
 
 def mean_loss(losses: Tensor, batch: Batch) -> Tensor:
@@ -69,17 +59,20 @@ def mean_loss(losses: Tensor, batch: Batch) -> Tensor:
 class Learner:
     """A network as functions of its flat parameter vector."""
 
-    def __init__(self, module: nn.Module, precision: Precision = "fp32") -> None:
-        """With `bf16` the network's layers compute in that format when gradients are taken for training; losses,
+    def __init__(self, module: nn.Module, task: Task, precision: Precision = "fp32") -> None:
+        """Gradients are those of the loss of `task`.
+
+        With `bf16` the network's layers compute in that format when gradients are taken for training; losses,
         parameters and gradients stay in float32, as does everything else."""
         self.written = module
+        self.task = task
         self.precision = precision
-        self.module = arranged(module)
+        self.module = arrange(module)
         """The network as it is run for one client; its layers are those of the network as it was written."""
         self.layout = Layout.of(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
-        self.chain = Chain.of(module)
+        self.chain = Chain.of(module, task.slopes)
         self._keepers: dict[tuple[int, ...], Keeper] = {}
 
     def bind(self, flat: Tensor) -> None:
@@ -97,7 +90,7 @@ class Learner:
     def copied(self) -> Learner:
         """A learner with a deep copy of the network, which shares nothing with this one."""
         try:
-            return Learner(copy.deepcopy(self.written), self.precision)
+            return Learner(copy.deepcopy(self.written), self.task, self.precision)
         except Exception as error:
             raise UserError(
                 f"The network {type(self.written).__name__} cannot be copied ({error}), but clients train a copy, of "
@@ -109,28 +102,32 @@ class Learner:
         return functional_call(self.written, self.layout.named(flat), (x,))
 
     def stacked_logits(self, models: Tensor, x: Tensor) -> Tensor:
-        """The outputs of many clients' models (or of one for all) on their records: (clients, records, classes)."""
+        """The outputs of many clients' models (or of one for all) on their records: (clients, records, width)."""
         with torch.no_grad():
             if len(models) == 1:
                 return self.logits(models[0], x.flatten(0, 1)).unflatten(0, x.shape[:2])
             return self.chain.logits(models, x) if self.chain is not None else vmap(self.logits)(models, x)
 
-    def gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
-        """The gradient of the batch's mean loss, for one client."""
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The task's loss of each record of a batch."""
+        return self.task.losses(outputs, batch.y)
+
+    def gradient(self, flat: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
+        """The gradient of the batch's mean loss, for one client; `loss` is the task's unless another is given."""
         self.bind(flat)
         with torch.autocast(flat.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             logits = self.module(batch.x)
-        total = mean_loss(loss(logits.to(flat.dtype), batch), batch)
+        total = mean_loss((loss or self.loss)(logits.to(flat.dtype), batch), batch)
         pieces = torch.autograd.grad(total, self._parameters, materialize_grads=True)  # zeros for what is not used
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
-    def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
-        """The same under `vmap` over clients."""
-        if self.chain is not None and loss is cross_entropy:
+    def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
+        """`gradient` of one client under `vmap` over clients; a chain's task loss takes the faster way."""
+        if self.chain is not None and loss is None:
             return self.chain.gradient(flat, batch.x, batch.y, batch.weight)
 
         def total(flat: Tensor) -> Tensor:
-            return mean_loss(loss(self.logits(flat, batch.x), batch), batch)
+            return mean_loss((loss or self.loss)(self.logits(flat, batch.x), batch), batch)
 
         return grad(total)(flat)
 
@@ -141,7 +138,7 @@ class Learner:
             return self.chain.squares(flat, batch.x, batch.y, batch.weight)
 
         def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropies(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0)).squeeze(0)
+            return self.task.losses(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0)).squeeze(0)
 
         squares = vmap(grad(one), in_dims=(None, 0, 0))(flat, batch.x, batch.y).square()
         if batch.weight is not None:
@@ -150,7 +147,7 @@ class Learner:
 
     def booked_squares(self, flat: Tensor, batch: Batch) -> Tensor:
         """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
-        return self._squaring.squares(flat, batch, cross_entropy)
+        return self._squaring.squares(flat, batch)
 
     @functools.cached_property
     def _squaring(self) -> Bookkeeper | Singles:
@@ -173,40 +170,40 @@ class Learner:
         return self._keepers[shape]
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
-        """The share of records that the model `flat` labels rightly; `nan` when there are none."""
+        """The share of records that the model `flat` predicts rightly; `nan` when there are none."""
         return self.loss_and_accuracy(flat, x, y)[1]
 
     def loss_and_accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[float, float]:
-        """The mean cross-entropy and the share of rightly labelled records; `nan` when there are none."""
+        """The mean loss and the share of records that are predicted rightly; `nan` when there are none."""
         if len(y) == 0:
             return float("nan"), float("nan")
         self.bind(flat)
         self.module.eval()
         total, right = 0.0, 0
         with torch.no_grad():
-            for part, labels in zip(x.split(1000), y.split(1000), strict=True):
-                logits = self.module(part)
-                total += float(functional.cross_entropy(logits, labels, reduction="sum"))
-                right += int((logits.argmax(dim=1) == labels).sum())
+            for part, targets in zip(x.split(1000), y.split(1000), strict=True):
+                outputs = self.module(part)
+                total += float(self.task.summed_loss(outputs, targets))
+                right += int(self.task.right(outputs, targets).sum())
         self.module.train()
         return total / len(y), right / len(y)
 
 
 @dataclass
 class Records:
-    """What a step sees of one client: its training records and the network's functions."""
+    """One client as its step sees it: its training records and the network's functions."""
 
     x: Tensor
     y: Tensor
     learner: Learner
     seed: int | Tensor
-    """What the order of the batches depends on."""
+    """Seed of the order of the batches; one per client under `vmap`."""
     valid: Tensor | None = None
     """One for a record, zero for padding; None when all are records."""
     stacked: bool = False
     """Whether this runs under `vmap` over clients."""
     failure: ClassVar[None] = None
-    """Nothing is remembered of what fails: a step that holds the records themselves knows all of them anyway."""
+    """Always None: a step that holds the records themselves learns nothing more from a failure on them."""
     _epochs: int = field(default=0, init=False)
 
     @property
@@ -215,8 +212,13 @@ class Records:
         return self.learner.layout
 
     @property
+    def task(self) -> Task:
+        """The task: its loss, output width and checks."""
+        return self.learner.task
+
+    @property
     def count(self) -> Tensor:
-        """How many training records the client has."""
+        """Number of training records of the client, a scalar tensor: padding does not count."""
         if self.valid is None:
             return torch.tensor(float(len(self.y)), device=self.x.device)
         return self.valid.sum()
@@ -227,7 +229,7 @@ class Records:
         return torch.ones_like(self.y, dtype=self.x.dtype) if self.valid is None else self.valid
 
     def afresh(self) -> Records:
-        """The same records, whose orders begin again with the first: a second model can see the same batches."""
+        """A copy whose orders begin again with the first, so that a second model sees the same batches."""
         return replace(self)
 
     def batches(self, size: int, change: Change | None = None) -> Iterator[Batch]:
@@ -235,14 +237,15 @@ class Records:
         order = self._order()
         x, y = self.x[order], self.y[order]
         if change is not None:
-            x = change(x, scrambled(self._numbers()[order] + 1))
+            x = change(x, scramble(self._numbers()[order] + 1))
         valid = None if self.valid is None else self.valid[order]
         for begin in range(0, len(self.y), size):
             part = slice(begin, begin + size)
             yield Batch(x[part], y[part], order[part], None if valid is None else valid[part])
 
     def plain_epoch(self, flat: Tensor, size: int, rate: float) -> Tensor | None:
-        """All of an epoch of SGD at once, for stacked clients; None for networks with which that cannot be done."""
+        """The model after an epoch of plain SGD, `size` records a step at the learning `rate`, for all stacked clients
+        at once; None for networks with which that cannot be done."""
         chain = self.learner.chain
         if chain is None or not isinstance(self.seed, Tensor):  # under `vmap` every client has its own
             return None
@@ -250,13 +253,13 @@ class Records:
         number = self._epochs
 
         def epoch(flat: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
-            order = ordered(drawn(seed.unsqueeze(1), y.shape[1], number, y.device), valid)
+            order = order_by_keys(draw_keys(seed.unsqueeze(1), y.shape[1], number, y.device), valid)
             return chain.epoch(flat, x, y, valid, order, batch=size, rate=rate)
 
         return under_vmap(epoch, flat, self.x, self.y, self.valid, self.seed)
 
-    def gradient(self, flat: Tensor, batch: Batch, loss: Loss = cross_entropy) -> Tensor:
-        """The gradient of the batch's mean loss at `flat`."""
+    def gradient(self, flat: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
+        """The gradient of the batch's mean loss at `flat`; `loss` is the task's unless another is given."""
         take = self.learner.stacked_gradient if self.stacked else self.learner.gradient
         return take(flat, batch, loss)
 
@@ -278,7 +281,7 @@ class Records:
         return total / self.count
 
     def logits(self, flat: Tensor) -> Tensor:
-        """What the model `flat` says of each record, without dropout and without gradients."""
+        """Outputs of the model `flat` for each record, without dropout and without gradients."""
         self.learner.module.eval()
         if self.stacked:
             found = self.learner.logits(flat.detach(), self.x).detach()
@@ -290,39 +293,40 @@ class Records:
         return found
 
     def normals(self, count: int) -> Tensor:
-        """So many standard normal numbers for what a client draws for itself, the same each time in one round.
+        """`count` standard normal numbers for what a client draws for itself, equal for equal seeds.
 
         They follow from the seed and hide nothing: noise that is to protect what leaves is the gate's business.
         """
         places = 2 * torch.arange(count, device=self.x.device) + self.seed * 1_000_003
-        first, second = (scrambled(scrambled(places + odd)).double() * 2.0**-63 for odd in (0, 1))
+        first, second = (scramble(scramble(places + odd)).double() * 2.0**-63 for odd in (0, 1))
         radius = (-2 * first.clamp(min=2.0**-63).log()).sqrt()  # Box and Muller
         return (radius * torch.cos(2 * torch.pi * second)).to(self.x.dtype)
 
     def _order(self) -> Tensor:
         """A permutation that depends on the seed and the epoch; padding comes last."""
         self._epochs += 1
-        return ordered(self._numbers(), self.valid)
+        return order_by_keys(self._numbers(), self.valid)
 
     def _numbers(self) -> Tensor:
-        """A random number for each record, another in each epoch."""
-        return drawn(self.seed, len(self.y), self._epochs, self.y.device)
+        """A random key for each record, another in each epoch."""
+        return draw_keys(self.seed, len(self.y), self._epochs, self.y.device)
 
 
-def drawn(seed: int | Tensor, count: int, epoch: int, device: torch.device) -> Tensor:
-    """A random number for each of `count` records in an epoch: a function of the seed, or a row for each of several."""
-    return scrambled(torch.arange(count, device=device) + seed * 1_000_003 + epoch * 7_919_000_000_003)
+def draw_keys(seed: int | Tensor, count: int, epoch: int, device: torch.device) -> Tensor:
+    """int64 (count,): a random key for each record in an epoch, a function of the seed; (clients, count) for seeds of
+    shape (clients, 1)."""
+    return scramble(torch.arange(count, device=device) + seed * 1_000_003 + epoch * 7_919_000_000_003)
 
 
-def ordered(keys: Tensor, valid: Tensor | None) -> Tensor:
-    """The order of records by their keys, padding last; with several rows, that of each."""
+def order_by_keys(keys: Tensor, valid: Tensor | None) -> Tensor:
+    """Places of records in the order of their keys, padding last; for each row of (clients, records) by itself."""
     if valid is not None:
         keys = torch.where(valid > 0, keys, torch.iinfo(torch.int64).max)
     return keys.argsort(stable=True)
 
 
-def scrambled(numbers: Tensor) -> Tensor:
-    """A well-mixed non-negative 63-bit number for each number: the same for one client and for many stacked.
+def scramble(numbers: Tensor) -> Tensor:
+    """A well-mixed non-negative 63-bit number for each number, equal for one client and for many stacked.
 
     The multiply-and-shift rounds of splitmix64; int64 products wrap, and the mask makes shifts logical.
     """

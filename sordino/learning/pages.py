@@ -1,4 +1,4 @@
-"""What a layer keeps of a batch, and what follows from it for each record's gradient.
+"""Pages: activations and output gradients of a layer for a batch, from which each record's gradient follows.
 
 A layer's gradient for one record is made of what went into the layer (its activation) and of how the loss depends
 on what came out (its output gradient). `Page` keeps these two for a batch. Bounds on the records' gradients, weighted
@@ -49,14 +49,14 @@ from torch.nn.grad import conv2d_weight
 
 Norm = nn.GroupNorm | nn.LayerNorm
 LARGEST = 2.0**64
-"""The largest norm of what goes into a layer for which the bounds are proven."""
+"""The largest norm of a layer's inputs for which the bounds are proven."""
 UNDERFLOW = 2.0**-70
 """More than what rounding of denormal numbers (2^-150 for each entry, times `LARGEST`) adds to one record's norm."""
 
 
 @dataclass
 class Page:
-    """One layer: what went in, and the gradient of the summed loss at what came out."""
+    """One layer: its inputs, and the gradient of the summed loss at its outputs (`slope`)."""
 
     layer: nn.Module
     inputs: Tensor
@@ -65,7 +65,8 @@ class Page:
     _gradients: list[Tensor] | None = None
 
     def norms(self) -> Tensor:
-        """At least the L2 norm of each record's gradient in this layer, with what sums over positions round."""
+        """Upper bound of the L2 norm of each record's gradient in this layer, rounding in sums over positions included:
+        (records,), in double precision."""
         if self._is_plain():
             assert self.slope is not None
             return _lengths(self.slope) * self._reach(_lengths(self.inputs).square()).sqrt()
@@ -74,13 +75,13 @@ class Page:
         return torch.linalg.vector_norm(torch.stack([_lengths(part) for part in self.gradients()]), dim=0)
 
     def tensor_norms(self) -> list[Tensor]:
-        """The same for each parameter of the layer by itself: a bias is what goes with an activation of one."""
+        """`norms` for each parameter of the layer by itself; a bias counts as a weight on an activation of one."""
         if self._is_plain():
             assert self.slope is not None
             slopes = _lengths(self.slope)
-            found = [slopes * _provable(_lengths(self.inputs).square()).sqrt(), slopes]
+            found = [slopes * _limit_to_proof(_lengths(self.inputs).square()).sqrt(), slopes]
         elif self._products_are_smaller():
-            seen = _provable(self._seen())
+            seen = _limit_to_proof(self._seen())
             found = [self._norms_by_positions(seen), self._norms_by_positions(torch.ones_like(seen))]
         else:
             return [_lengths(part) for part in self.gradients()]
@@ -104,7 +105,7 @@ class Page:
 
     @property
     def parameters(self) -> int:
-        """How many parameters the layer has."""
+        """Number of parameter tensors of the layer."""
         return sum(1 for _ in self.layer.parameters())
 
     def sum_of_squares(self) -> list[Tensor]:
@@ -149,7 +150,7 @@ class Page:
         return [part for part, owned in zip(parts, (layer.weight, layer.bias), strict=True) if owned is not None]
 
     def _squares_of_a_convolution(self) -> list[Tensor]:
-        """Record by record: what the output positions of one record see fits into the processor's cache."""
+        """`sum_of_squares` of a convolution, record by record: one record's patches fit into the processor's cache."""
         layer = self.layer
         assert self.slope is not None
         assert isinstance(layer, nn.Conv2d)
@@ -173,7 +174,7 @@ class Page:
         return conv2d_weight(self.inputs, sizes, slope, layer.stride, padding, layer.dilation)  # type: ignore[arg-type]
 
     def _padded(self) -> Tensor:
-        """What went into a convolution, with its padding."""
+        """Inputs of a convolution, with its padding."""
         layer = self.layer
         assert isinstance(layer, nn.Conv2d)
         if not any(layer.padding):
@@ -189,8 +190,8 @@ class Page:
         return self.slope.flatten(2)
 
     def _patches(self) -> Iterator[Tensor]:
-        """What each output position sees, one row of the kernel after the other: together they would not fit into the
-        processor's cache. Each is (records, inputs of a position in the row, positions).
+        """Inputs that each output position sees, one row of the kernel after the other, each (records, inputs of a
+        position in the row, positions). All rows together would not fit into the processor's cache.
         """
         layer = self.layer
         if isinstance(layer, nn.Linear):
@@ -211,13 +212,13 @@ class Page:
         return isinstance(self.layer, nn.Linear) and self.inputs.dim() == 2
 
     def _positions(self) -> int:
-        """In how many positions of a record the layer is applied."""
+        """Number of positions of a record at which the layer is applied."""
         if isinstance(self.layer, nn.Linear):
             return math.prod(self.outputs.shape[1:-1])
         return math.prod(self.outputs.shape[2:])
 
     def _products_are_smaller(self) -> bool:
-        """Whether products of positions, in double precision, and what they are made of are smaller than gradients."""
+        """Whether products of positions, in double precision, and their factors take less memory than gradients."""
         if isinstance(self.layer, nn.GroupNorm | nn.LayerNorm):
             return False
         weight, positions = self.layer.weight, self._positions()
@@ -230,7 +231,7 @@ class Page:
         return self.slope * weights.view(-1, *(1 for _ in self.slope.shape[1:]))
 
     def _seen(self) -> Tensor:
-        """The products of what went into the layer over pairs of positions, in double precision."""
+        """Products of the layer's inputs over pairs of positions, in double: (records, positions, positions)."""
         seen = sum(torch.bmm(rows.transpose(1, 2), rows) for rows in (part.double() for part in self._patches()))
         assert isinstance(seen, Tensor)
         return seen
@@ -247,17 +248,17 @@ class Page:
         return squares.sqrt() + rounding(slopes.shape[0] * self._positions() + 2, self.inputs) * apart
 
     def _reach(self, products: Tensor) -> Tensor:
-        """Products of what went in, with the one that stands for the bias; infinite where they are too large."""
-        return _provable(products + 1 if self.layer.bias is not None else products)
+        """Products of inputs, with the one that stands for the bias; infinite where they are too large."""
+        return _limit_to_proof(products + 1 if self.layer.bias is not None else products)
 
 
-def _provable(products: Tensor) -> Tensor:
-    """Products of what went in; infinite where they are too large for the argument."""
+def _limit_to_proof(products: Tensor) -> Tensor:
+    """Products of inputs; infinite where they are too large for the argument above."""
     return torch.where(products <= LARGEST**2, products, torch.inf)
 
 
 def rounding(operations: int, numbers: Tensor) -> Tensor:
-    """The largest relative error of a sum of products of such `numbers` after so many roundings, in any order.
+    """Largest relative error of a sum of products of such `numbers` after `operations` roundings, in any order.
 
     Devices and settings that shorten what they multiply (to 8 bits at the least) are granted that for each factor.
     """

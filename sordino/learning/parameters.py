@@ -44,7 +44,7 @@ class Layout:
         return list(sizes.values())
 
     def parts(self, count: int) -> list[int]:
-        """The number of entries of each of so many parts: of the whole vector, of its layers, or of its tensors."""
+        """Number of entries of each of `count` parts: the whole vector, its layers, or its tensors."""
         for sizes in ([self.size], self.layers, self.sizes):
             if len(sizes) == count:
                 return sizes

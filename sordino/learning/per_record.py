@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, Loss, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.pages import Page, rounding
 from sordino.learning.parameters import flatten
-from sordino.learning.recordwise import proven
+from sordino.learning.recordwise import prove_recordwise
 from sordino.learning.singles import Singles
 from sordino.learning.vmapped import obstacle
 from sordino.models.checks import MIXES
@@ -32,7 +32,7 @@ VISIBLE = 1e-3
 
 
 class Contributions(Protocol):
-    """Contributions of a batch's records to its sum."""
+    """Contributions of a batch's records to its sum of gradients."""
 
     def part_norms(self, thresholds: int) -> Tensor: ...
     def weighted_sum(self, weights: Tensor) -> Tensor: ...
@@ -43,10 +43,10 @@ class Keeper(Protocol):
 
     learner: Learner
 
-    def books(self, flat: Tensor, batch: Batch, loss: Loss) -> Iterator[Contributions]:
+    def books(self, flat: Tensor, batch: Batch) -> Iterator[Contributions]:
         """Contributions of a batch's records at `flat`, in parts whose sums add up to that of the batch."""
 
-    def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    def squares(self, flat: Tensor, batch: Batch) -> Tensor:
         """The flat sum over a batch of the squared gradients of single records at `flat`."""
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Book:
         self.pages = pages
 
     def layer_norms(self) -> Tensor:
-        """What each record brings into a weighted sum at the most, over its weight, in each layer: (records, layers).
+        """Upper bounds of each record's contribution to a weighted sum, over its weight, by layer: (records, layers).
 
         It is at least the L2 norm of the record's gradient and of its share of all rounding, for weights up to one,
         and not finite where that is not known. In double precision.
@@ -68,12 +68,11 @@ class Book:
         return self._with_rounding([page.norms() for page in self.pages])
 
     def tensor_norms(self) -> Tensor:
-        """The same in each tensor: (records, tensors)."""
+        """`layer_norms` by tensor: (records, tensors)."""
         return self._with_rounding([norms for page in self.pages for norms in page.tensor_norms()])
 
     def part_norms(self, thresholds: int) -> Tensor:
-        """The same in each tensor, where there are so many thresholds that they are for tensors, or else in each
-        layer."""
+        """`tensor_norms` where there are more `thresholds` than layers, else `layer_norms`."""
         return self.tensor_norms() if thresholds > len(self.pages) else self.layer_norms()
 
     def _with_rounding(self, parts: list[Tensor]) -> Tensor:
@@ -110,26 +109,26 @@ class Bookkeeper:
         self._networks: dict[bool, nn.Module] = {}
         self._proven: tuple[object, ...] | None = None
 
-    def book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
+    def book(self, flat: Tensor, batch: Batch) -> Book:
         """One forward and one backward pass at `flat`."""
         self.prove(tuple(batch.x.shape[1:]), batch.x.dtype, batch.x.device)
         self.learner.bind(flat)
         # As it was written: patches of channels-last maps would be copied once more.
-        return self._filled(self._network, batch, loss)
+        return self._filled(self._network, batch)
 
-    def books(self, flat: Tensor, batch: Batch, loss: Loss) -> Iterator[Book]:
+    def books(self, flat: Tensor, batch: Batch) -> Iterator[Book]:
         """The book of a whole batch."""
-        yield self.book(flat, batch, loss)
+        yield self.book(flat, batch)
 
-    def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    def squares(self, flat: Tensor, batch: Batch) -> Tensor:
         """The flat sum over a batch of the squared gradients of single records at `flat`."""
         self.learner.bind(flat)
-        return self._filled(self.learner.module, batch, loss).sum_of_squares()
+        return self._filled(self.learner.module, batch).sum_of_squares()
 
-    def pure_book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
+    def pure_book(self, flat: Tensor, batch: Batch) -> Book:
         """Do as `book` for a proven network, without touching its own parameters: slower, but it can be traced."""
         named = self.learner.layout.named(flat.detach().requires_grad_())
-        return self._filled(lambda x: functional_call(self._network, named, (x,)), batch, loss)
+        return self._filled(lambda x: functional_call(self._network, named, (x,)), batch)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """Logits of the model `flat` for each record, without dropout and without gradients."""
@@ -166,7 +165,7 @@ class Bookkeeper:
                 self._check_pages(records)
         try:
             for mode in (True, False):
-                self._networks[mode] = proven(self.learner.written.train(mode), shape, dtype, device)
+                self._networks[mode] = prove_recordwise(self.learner.written.train(mode), shape, dtype, device)
         finally:
             self.learner.written.train(training)
         self._proven = (shape, dtype, device)
@@ -189,9 +188,9 @@ class Bookkeeper:
                     "told from the others': keep records in the first dimension."
                 )
 
-    def _filled(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
+    def _filled(self, network: Callable[[Tensor], Tensor], batch: Batch) -> Book:
         with self._pages_kept():
-            total = loss(network(batch.x), batch).sum()
+            total = self.learner.loss(network(batch.x), batch).sum()
         self._check_pages(batch.x.shape[0])
         pages = [self._pages[layer] for _, layer in self.layers]
         slopes = torch.autograd.grad(total, [page.outputs for page in pages])
@@ -202,7 +201,7 @@ class Bookkeeper:
 
     @contextlib.contextmanager
     def _pages_kept(self) -> Iterator[None]:
-        """Have every layer's page kept, from none at the beginning."""
+        """Keep a page of every layer that is called inside; earlier pages are dropped."""
         self._pages = {}
         hooks = [layer.register_forward_hook(self._keep) for _, layer in self.layers]
         try:
@@ -274,14 +273,15 @@ def _try_out(singles: Singles, shape: tuple[int, ...]) -> None:
     # Of different sizes, so that what looks at the largest of all looks at another record's.
     scales = (10.0 ** (torch.arange(TRIED) % 3)).view(-1, *(1 for _ in shape))
     x = (examples(learner.written, TRIED, shape, seed=3) * scales).to(device)
-    batch = Batch(x, torch.zeros(TRIED, dtype=torch.int64, device=device), torch.arange(TRIED, device=device), None)
+    y = torch.zeros(TRIED, dtype=learner.task.dtype, device=device)
+    batch = Batch(x, y, torch.arange(TRIED, device=device), None)
     with torch.random.fork_rng(devices=[]):
         try:
             ones = flat.new_ones(TRIED)
-            books = list(singles.books(flat, batch, cross_entropy))
+            books = list(singles.books(flat, batch))
             alone = sum(book.weighted_sum(ones[: len(book.gradients)]) for book in books) / TRIED
             said = singles.logits(flat, x)
-            together, again = (learner.gradient(flat, batch, cross_entropy) for _ in range(2))
+            together, again = (learner.gradient(flat, batch) for _ in range(2))
             with torch.no_grad():
                 answers = learner.module.eval()(x)
         except UserError:

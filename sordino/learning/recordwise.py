@@ -50,7 +50,8 @@ LAYERS: dict[type[nn.Module], Callable[[Any, int], bool]] = {
     **dict.fromkeys((nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Tanh, nn.Sigmoid), _always),
     **dict.fromkeys((nn.Dropout, nn.Identity), _always),
 }
-"""Layers that work on each record by itself, by exact type: whether one does on inputs with so many dimensions."""
+"""Layers that work on each record by itself, by exact type, with a check of the layer and of its inputs' number of
+dimensions."""
 ENTRYWISE = {
     *(torch.relu, torch.tanh, torch.sigmoid, torch.abs, torch.square, operator.neg, functional.relu),
     *(functional.leaky_relu, functional.elu, functional.gelu, functional.silu, functional.softplus, functional.dropout),
@@ -65,14 +66,14 @@ ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, torch.
 
 
 class _Tracer(fx.Tracer):
-    """Looks into everything but the layers that are known."""
+    """A tracer that looks into everything but the layers that are known."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in LAYERS
 
 
 class _Shapes(fx.Interpreter):
-    """The shape of what each node gives; of nodes that give no tensor, None."""
+    """Shapes of the nodes' outputs; None for nodes that give no tensor."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
@@ -84,8 +85,10 @@ class _Shapes(fx.Interpreter):
         return found
 
 
-def proven(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> fx.GraphModule:
-    """The network in its present mode, as a graph that works on each record of `shape` by itself.
+def prove_recordwise(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> fx.GraphModule:
+    """Trace the network in its present mode into a graph that works on each record of `shape` by itself.
 
     It shares the layers of `module`; buffers are copied. UnprovenError says what is not known of it.
     """
@@ -134,7 +137,7 @@ def _shapes(graph: fx.GraphModule, x: Tensor) -> dict[fx.Node, tuple[int, ...] |
 
 
 class _Proof:
-    """Goes through a graph and tells nodes that hold records from sizes and constants."""
+    """A walk through a graph that tells nodes with records from sizes and constants."""
 
     def __init__(self, graph: fx.GraphModule, shapes: list[dict[fx.Node, tuple[int, ...] | None]]) -> None:
         self.graph, self.shapes = graph, shapes

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, Loss
+from sordino.learning.network import Batch, Learner
 from sordino.learning.pages import rounding
 from sordino.learning.parameters import Layout
 from sordino.learning.vmapped import obstacle
@@ -71,18 +71,18 @@ class Singles:
         self.learner = learner
         self._graphs: dict[tuple[object, ...], Callable[..., Tensor]] = {}
 
-    def books(self, flat: Tensor, batch: Batch, loss: Loss) -> Iterator[FormedBook]:
+    def books(self, flat: Tensor, batch: Batch) -> Iterator[FormedBook]:
         """The gradients of a batch at `flat`, of as many records at once as fit into memory."""
-        one, layout = self._gradient(flat, batch, loss), self.learner.layout
+        one, layout = self._gradient(flat, batch), self.learner.layout
         size = max(1, min(TOGETHER, HELD // layout.size))
         for x, y in zip(batch.x.split(size), batch.y.split(size), strict=True):
             with torch.no_grad():
                 gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")(flat, x, y)
             yield FormedBook(layout, gradients, len(batch.y))
 
-    def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    def squares(self, flat: Tensor, batch: Batch) -> Tensor:
         """The flat sum over a batch of the squared gradients of single records at `flat`."""
-        return torch.stack([book.sum_of_squares() for book in self.books(flat, batch, loss)]).sum(dim=0)
+        return torch.stack([book.sum_of_squares() for book in self.books(flat, batch)]).sum(dim=0)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """Logits of the model `flat` for each record, without dropout and without gradients."""
@@ -95,35 +95,35 @@ class Singles:
         finally:
             self.learner.module.train()
 
-    def _gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Callable[..., Tensor]:
-        """The gradient of one record's loss, as a function of the model, the record and its label."""
+    def _gradient(self, flat: Tensor, batch: Batch) -> Callable[..., Tensor]:
+        """The gradient of one record's loss, as a function of the model, the record and its target."""
         module, layout = self.learner.written, self.learner.layout
 
         def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
             leaf = flat.detach().requires_grad_()
             alone = Batch(x.unsqueeze(0), y.unsqueeze(0), y.unsqueeze(0), None)
-            total = loss(functional_call(module, layout.named(leaf), (alone.x,)), alone).sum()
+            total = self.learner.loss(functional_call(module, layout.named(leaf), (alone.x,)), alone).sum()
             return torch.autograd.grad(total, leaf)[0]
 
-        return self._graph(one, loss, flat, batch.x[0], batch.y[0])
+        return self._graph(one, "gradient", flat, batch.x[0], batch.y[0])
 
     def _logits(self, flat: Tensor, x: Tensor) -> Callable[..., Tensor]:
         def one(flat: Tensor, x: Tensor) -> Tensor:
             named = self.learner.layout.named(flat)
             return functional_call(self.learner.written, named, (x.unsqueeze(0),)).squeeze(0)
 
-        return self._graph(one, None, flat, x[0])
+        return self._graph(one, "logits", flat, x[0])
 
-    def _graph(self, function: Callable[..., Tensor], loss: Loss | None, *example: Tensor) -> Callable[..., Tensor]:
+    def _graph(self, function: Callable[..., Tensor], purpose: str, *example: Tensor) -> Callable[..., Tensor]:
         """A function as a graph, traced on first use."""
         looks = [(tuple(one.shape), one.dtype, one.device) for one in example]
-        key = (loss, self.learner.module.training, *looks)
+        key = (purpose, self.learner.module.training, *looks)
         if key not in self._graphs:
-            self._graphs[key] = _traced(self.learner.written, function, example)
+            self._graphs[key] = _trace(self.learner.written, function, example)
         return self._graphs[key]
 
 
-def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+def _trace(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
     """Trace a function of a network into a graph of tensor operations; UserError where it depends on values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -157,7 +157,7 @@ def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[T
 
 @contextlib.contextmanager
 def _plain_kernels() -> Iterator[None]:
-    """Operations that `vmap` knows, instead of fused ones that it would run one record after the other."""
+    """Run plain operations, which `vmap` batches, instead of fused ones, which it would run record by record."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     fast, fused = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()

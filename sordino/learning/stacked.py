@@ -1,7 +1,7 @@
 """The gradient of many clients' networks at once: batched matrix products instead of automatic differentiation.
 
 Under `torch.func.vmap` a step still sees one client. Where the network is a chain of linear layers and simple
-activations and the loss is cross-entropy, `Chain.gradient` takes the gradients of all stacked clients in a handful of
+activations and the loss is the task's, `Chain.gradient` takes the gradients of all stacked clients in a handful of
 products; written for the whole stack it costs a fraction of what differentiating under `vmap` does.
 """
 
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
 
 @dataclass(frozen=True)
 class Linear:
-    """Where a linear layer lies in the flat vector."""
+    """Place of a linear layer in the flat vector."""
 
     begin: int
     inputs: int
@@ -37,7 +37,7 @@ class Linear:
 
     @property
     def middle(self) -> int:
-        """Where the weights end and the bias begins."""
+        """Place in the flat vector at which the weights end and the bias begins."""
         return self.begin + self.inputs * self.outputs
 
     def of(self, flat: Tensor) -> Parameters:
@@ -46,6 +46,8 @@ class Linear:
         return weight, flat[:, self.middle : self.middle + self.outputs] if self.bias else None
 
 
+Slopes = Callable[[Tensor, Tensor], Tensor]
+"""The outputs of stacked clients and their targets to the gradient of each record's loss at its outputs."""
 Parameters = tuple[Tensor, Tensor | None]
 """The weights (clients, outputs, inputs) and biases (clients, outputs) of a linear layer."""
 
@@ -53,11 +55,12 @@ Parameters = tuple[Tensor, Tensor | None]
 class Chain:
     """A network of linear layers and activations, as functions of stacked flat vectors."""
 
-    def __init__(self, layers: list[Linear | type[nn.Module]]) -> None:
-        self.layers = layers
+    def __init__(self, layers: list[Linear | type[nn.Module]], slopes: Slopes) -> None:
+        """`slopes` are the gradients of the task's loss at the network's outputs."""
+        self.layers, self._slopes = layers, slopes
 
     @classmethod
-    def of(cls, module: nn.Module) -> Chain | None:
+    def of(cls, module: nn.Module, slopes: Slopes) -> Chain | None:
         """The network as a chain; None where it is anything else."""
         if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
             return None
@@ -74,10 +77,10 @@ class Chain:
                 layers.append(type(layer))
             elif not (type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1 and not layers):
                 return None
-        return cls(layers) if layers and isinstance(layers[-1], Linear) else None
+        return cls(layers, slopes) if layers and isinstance(layers[-1], Linear) else None
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        """The gradient of the batch's mean cross-entropy at one client's `flat`; for use under `vmap`."""
+        """The gradient of the batch's mean loss at one client's `flat`; for use under `vmap`."""
         return under_vmap(self.gradients, flat, x, y, weight)
 
     def squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
@@ -85,7 +88,14 @@ class Chain:
         return under_vmap(self.sums_of_squares, flat, x, y, weight)
 
     def gradients(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        """One row for each client: `flat` (clients, parameters), `x` (clients, records, ...), `y`, `weight`."""
+        """Gradients of the batches' mean losses, (clients, parameters).
+
+        Args:
+            flat: the clients' models, (clients, parameters).
+            x: their batches, (clients, records, ...).
+            y: the targets, (clients, records).
+            weight: one for a record, zero for padding, (clients, records); None where all are records.
+        """
         found = flat.new_empty(flat.shape)
         for place, below, slope in self._backward(self._parameters(flat), x, y, shares(y, weight)):
             by_weight, by_bias = self._linear(place).of(found)
@@ -95,13 +105,14 @@ class Chain:
         return found
 
     def pages(self, flat: Tensor, x: Tensor, y: Tensor) -> list[tuple[Linear, Tensor, Tensor]]:
-        """The linear layers in their order, each with what went in and the slope of each record's cross-entropy at what
-        came out: (clients, records, inputs) and (clients, records, outputs)."""
+        """The linear layers in their order, each with its inputs (clients, records, inputs) and the slope of each
+        record's loss at its outputs (clients, records, outputs)."""
         found = self._backward(self._parameters(flat), x, y, 1.0)
         return [(self._linear(place), below, slope) for place, below, slope in found][::-1]
 
     def sums_of_squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        """One row for each client: a record's gradient is its slope times what went in, so its square is too."""
+        """`squares` of all clients, (clients, parameters): a record's gradient is the product of its slope and its
+        input, so the squared gradient is the product of their squares."""
         found = flat.new_empty(flat.shape)
         share = 1.0 if weight is None else weight.unsqueeze(2)
         for place, below, slope in self._backward(self._parameters(flat), x, y, share):
@@ -120,13 +131,13 @@ class Chain:
         Layers move as soon as their slopes are known: no gradient is ever put together.
         """
         parameters = {
-            place: (copied(weight), None if bias is None else copied(bias))
+            place: (copy_contiguous(weight), None if bias is None else copy_contiguous(bias))
             for place, (weight, bias) in self._parameters(flat).items()
         }
         begins = torch.arange(len(order), device=order.device).unsqueeze(1) * order.shape[1]
         for places in (begins + order).split(batch, dim=1):
-            chosen, labels = taken(x, places), taken(y, places)
-            share = shares(labels, None if valid is None else taken(valid, places))
+            chosen, labels = take_records(x, places), take_records(y, places)
+            share = shares(labels, None if valid is None else take_records(valid, places))
             for place, below, slope in self._backward(parameters, chosen, labels, share):
                 matrix, bias = parameters[place]
                 matrix.baddbmm_(slope.transpose(1, 2), below, alpha=-rate)
@@ -136,7 +147,7 @@ class Chain:
         return torch.cat(pieces, dim=1)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """(clients, records, classes)."""
+        """(clients, records, outputs)."""
         return self._forward(self._parameters(flat), x)[-1]
 
     def _linear(self, place: int) -> Linear:
@@ -151,16 +162,13 @@ class Chain:
     def _backward(
         self, parameters: dict[int, Parameters], x: Tensor, y: Tensor, share: float | Tensor
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The linear layers from last to first: place, what went in, and the slope of the loss at what came out.
+        """The linear layers from last to first: place, inputs, and the slope of the loss at the outputs.
 
-        The loss is the sum of the records' cross-entropies, each times its `share`. A layer's parameters may be changed
+        The loss is the sum of the records' losses, each times its `share`. A layer's parameters may be changed
         as soon as it has been handed out.
         """
         outs = self._forward(parameters, x)
-        logits = outs[-1]
-        slope = torch.exp(logits - logits.amax(dim=2, keepdim=True))  # for few classes quicker than torch.softmax
-        slope /= slope.sum(dim=2, keepdim=True)
-        slope.scatter_add_(2, y.unsqueeze(2), slope.new_full((), -1.0).expand(*y.shape, 1))
+        slope = self._slopes(outs[-1], y)
         slope *= share
         for place in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[place]
@@ -172,7 +180,7 @@ class Chain:
             slope = lower
 
     def _forward(self, parameters: dict[int, Parameters], x: Tensor) -> list[Tensor]:
-        """What goes into each layer, and what comes out of the last."""
+        """Inputs of each layer, then the outputs of the last."""
         outs = [x.flatten(2)]
         for place, layer in enumerate(self.layers):
             if isinstance(layer, Linear):
@@ -187,32 +195,34 @@ class Chain:
         return outs
 
 
-def copied(tensor: Tensor) -> Tensor:
-    """A copy that lies together in memory."""
+def copy_contiguous(tensor: Tensor) -> Tensor:
+    """A contiguous copy."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def shares(y: Tensor, weight: Tensor | None) -> float | Tensor:
-    """What each record counts in its batch's mean; `weight` is one for records and zero for padding."""
+    """Share of each record in its batch's mean: one number, or (clients, records, 1) where `weight` (one for records,
+    zero for padding) is given."""
     if weight is None:
         return 1 / y.shape[1]
     return (weight / weight.sum(dim=1, keepdim=True).clamp(min=1)).unsqueeze(2)
 
 
-def taken(rows: Tensor, places: Tensor) -> Tensor:
+def take_records(rows: Tensor, places: Tensor) -> Tensor:
     """The records at `places`, counted through all clients: (clients, places, ...) of (clients, records, ...)."""
     return rows.flatten(0, 1).index_select(0, places.reshape(-1)).unflatten(0, places.shape)
 
 
 @functools.lru_cache
 def _growth(most: int, size: int, dtype: torch.dtype, device: torch.device, precision: str) -> float:
-    """What a sum of `most` such numbers and the norm of `size` double ones may round, as a factor, at a precision."""
+    """Factor by which rounding may enlarge a sum of `most` such numbers and the norm of `size` double ones; `precision`
+    is torch's setting for products, on which it depends."""
     numbers, norms = (torch.empty(0, dtype=kind, device=device) for kind in (dtype, torch.float64))
     return 1 + float(rounding(most + 8, numbers)) + float(rounding(size, norms))
 
 
 class StackedBook:
-    """What the records of stacked clients bring: norms, and sums for each client."""
+    """Gradients of single records of stacked clients: their norms, and weighted sums for each client."""
 
     def __init__(self, pages: list[tuple[Linear, Tensor, Tensor]], most: int, size: int) -> None:
         """`most` is how many records a sum may have, `size` the number of parameters."""
@@ -220,12 +230,20 @@ class StackedBook:
 
     @classmethod
     def of(cls, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, most: int) -> StackedBook:
-        """One forward and one backward pass: `flat` (clients, parameters), `x` (clients, records, ...), `y`."""
+        """Run one forward and one backward pass.
+
+        Args:
+            chain: the network.
+            flat: the clients' models, (clients, parameters).
+            x: records, (clients, records, ...).
+            y: their targets, (clients, records).
+            most: the largest number of records that a sum may have.
+        """
         return cls(chain.pages(flat, x, y), most, flat.shape[1])
 
     def layer_norms(self) -> Tensor:
-        """What each record brings into a weighted sum at the most, over its weight, in each layer, in double precision:
-        (clients, records, layers). Not finite where that is not known."""
+        """Upper bounds of each record's contribution to a weighted sum, over its weight, by layer, in double precision:
+        (clients, records, layers). Not finite where no bound is known."""
         norms = []
         for layer, below, slope in self.pages:
             reach = torch.linalg.vector_norm(below, dim=2, dtype=torch.float64).square() + (1 if layer.bias else 0)
@@ -234,7 +252,7 @@ class StackedBook:
         return torch.stack(norms, dim=2) * self._growth()
 
     def _growth(self) -> float:
-        """What sums and norms may round, as a factor."""
+        """Factor by which rounding may enlarge sums and norms."""
         inputs = self.pages[0][1]
         return _growth(self.most, self.size, inputs.dtype, inputs.device, torch.get_float32_matmul_precision())
 

@@ -54,7 +54,7 @@ def over_clients(function: Callable[..., Any], count: int, *arguments: Any) -> A
     """
     lazy_load_decompositions()
     with vmap_increment_nesting(count, "error") as level:
-        return _rows(function(*(_batched(argument, level) for argument in arguments)), level, count)
+        return _remove_level(function(*(_add_level(argument, level) for argument in arguments)), level, count)
 
 
 def as_one(stacked: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
@@ -66,17 +66,17 @@ def as_one(stacked: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
     return lambda name: _functorch._add_batch_dim(stacked(name), 0, level)
 
 
-def _batched(argument: Any, level: int) -> Any:
+def _add_level(argument: Any, level: int) -> Any:
     if isinstance(argument, dict):
-        return {name: _batched(one, level) for name, one in argument.items()}
+        return {name: _add_level(one, level) for name, one in argument.items()}
     return None if argument is None else _functorch._add_batch_dim(argument, 0, level)
 
 
-def _rows(found: Any, level: int, count: int) -> Any:
+def _remove_level(found: Any, level: int, count: int) -> Any:
     if isinstance(found, dict):
-        return {name: _rows(one, level, count) for name, one in found.items()}
+        return {name: _remove_level(one, level, count) for name, one in found.items()}
     if isinstance(found, tuple):
-        return tuple(_rows(one, level, count) for one in found)
+        return tuple(_remove_level(one, level, count) for one in found)
     return _functorch._remove_batch_dim(found, level, count, 0) if isinstance(found, Tensor) else found
 
 

@@ -73,7 +73,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sordino.learning.network import Batch, Loss, Records, cross_entropy
+from sordino.learning.network import Batch, Loss, Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
 from sordino.methods.bases import Clipped, Clipping
 from sordino.parts.distillation import classic_loss, decoupled_losses
@@ -106,6 +106,8 @@ class ACDPpFSD(Clipped):
     stable."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
+        if self.distillation != "none":
+            fed.task.class_names("Distillation")  # refuses a task without classes
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": server.threshold["clip"]}
@@ -123,10 +125,10 @@ class ACDPpFSD(Clipped):
         sent = self.threshold.tell(model - start, model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
-    def _loss(self, me: dict[str, Tensor], data: Records) -> Loss:
+    def _loss(self, me: dict[str, Tensor], data: Records) -> Loss | None:
         """Return the loss of Eq. 9: alpha CE + (1 - alpha) (TCKD + N NCKD); cross-entropy alone the first time."""
         if self.distillation == "none":
-            return cross_entropy
+            return None
         teacher = data.logits(me["model"])
         taught = torch.where(me["participations"] > 0, 1 - self.alpha, 0.0)
 
@@ -137,7 +139,7 @@ class ACDPpFSD(Clipped):
             else:
                 of_target, of_others = decoupled_losses(logits, opinion, batch.y, self.temperature)
                 distilled = of_target + self.others * of_others  # Eq. 8
-            return (1 - taught) * cross_entropy(logits, batch) + taught * distilled
+            return (1 - taught) * data.task.losses(logits, batch.y) + taught * distilled
 
         return loss
 

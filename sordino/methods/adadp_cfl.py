@@ -184,7 +184,8 @@ class AdaDPCFL(RecordLevel):
         """Find the clusters from what the clients describe."""
         everyone, features, cut = fed.everyone(), fed.features, self.angle
         if self.variant == "paper":
-            width = min(features, self.vectors * fed.classes)
+            classes = fed.task.class_names("The clustering of AdaDP-CFL as published")
+            width = min(features, self.vectors * len(classes))
             got = fed.ask(everyone, self.describe, {"width": width})
             distances = clustering.angles([row.reshape(features, -1) for row in got.rows("subspace")])
         else:

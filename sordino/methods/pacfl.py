@@ -96,7 +96,7 @@ class PACFL(Method):
 
     def _group(self, fed: Federation, server: State, model: Tensor) -> None:
         """Find the clusters from what the clients describe."""
-        got = fed.ask(fed.everyone(), self.describe, {"classes": fed.classes})
+        got = fed.ask(fed.everyone(), self.describe, {"classes": len(fed.task.class_names("The clustering of PACFL"))})
         distances = clustering.angles([row.reshape(fed.features, -1) for row in got.rows("subspace")])
         server.distances, server.clusters = clustering.of_all(distances, self.angle, got.who, fed.schedule.clients)
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)

@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.learning.network import Batch, Loss, Records, cross_entropy
+from sordino.learning.network import Batch, Loss, Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result
 from sordino.methods.bases import Clipped
 from sordino.parts.distillation import classic_loss
@@ -46,6 +46,8 @@ class PFedSD(Clipped):
     """Temperature of the softened probabilities. Paper: 3; released code: 1."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
+        if self.weight > 0:
+            fed.task.class_names("Distillation")  # refuses a task without classes
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
@@ -61,14 +63,16 @@ class PFedSD(Clipped):
         sent = self.threshold.tell(model - start, model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
-    def _loss(self, me: dict[str, Tensor], data: Records) -> Loss:
+    def _loss(self, me: dict[str, Tensor], data: Records) -> Loss | None:
         """Return cross-entropy plus distillation; cross-entropy alone the first time, without a teacher."""
         if self.weight == 0:
-            return cross_entropy
+            return None
         teacher = data.logits(me["model"])
         weight = torch.where(me["participations"] > 0, self.weight * self.temperature**2, 0.0)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            return cross_entropy(logits, batch) + weight * classic_loss(logits, teacher[batch.index], self.temperature)
+            return data.task.losses(logits, batch.y) + weight * classic_loss(
+                logits, teacher[batch.index], self.temperature
+            )
 
         return loss

@@ -1,6 +1,6 @@
 """Networks by name: those of the papers, and a user's own by dotted name.
 
-Every network maps a batch of inputs to raw logits of shape (batch, classes). Where a paper's network ends
+Every network maps a batch of inputs to raw logits of shape (batch, outputs). Where a paper's network ends
 in log-softmax and is trained with the negative log-likelihood, ours ends one layer earlier and is trained
 with cross-entropy: the same function of the same parameters.
 
@@ -26,39 +26,36 @@ from sordino.util.import_by_name import is_dotted
 __all__ = ["build", "check", "default", "names"]
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn.Module:
-    """The network `name` for inputs of `shape` and `classes` classes; outputs logits (batch, classes).
+def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
+    """The network `name`, from inputs (batch, *shape) to logits (batch, outputs).
 
     `shape` is that of one input, (channels, height, width) for images. A name with a dot or a colon is a
-    user's own class or function (`package.module:Class`), called with those of `shape`, `classes` and the
-    options that it accepts.
+    user's own class or function (`package.module:Class`), called with those of `shape`, `classes` (the
+    number of outputs) and the options that it accepts.
     """
     shape = tuple(shape)
     if not shape or min(shape) < 1:
         raise UserError(f"A network needs an input shape of positive sizes, not {shape}.")
-    if classes < 2:
-        raise UserError(f"A network needs at least 2 classes to tell apart, not {classes}.")
     if is_dotted(name):
-        return load(name, shape, classes, options)
+        return load(name, shape, outputs, options)
     if name not in NETWORKS:
         raise unknown("model", name, NETWORKS)
     network = NETWORKS[name]
     _check_options(name, network, options)
     _check_shape(name, network, shape)
-    _check_memory(name, network, shape, classes, options)
-    return network.make(shape, classes, **options)
+    _check_memory(name, network, shape, outputs, options)
+    return network.make(shape, outputs, **options)
 
 
 def names() -> dict[str, str]:
-    """Every built-in network: its name and one line on where it comes from and how large it is."""
+    """Every built-in network by name, with one line on where it comes from and how large it is."""
     return {name: network.description for name, network in NETWORKS.items()}
 
 
-def default(shape: tuple[int, ...], classes: int) -> str:
-    """The network a user gets without asking for one: small, since noise grows with the number of parameters.
+def default(shape: tuple[int, ...]) -> str:
+    """Name of the network that a user gets without asking for one: small, since noise grows with its parameters.
 
-    `logistic` for at most 64 features, `lenet` for images of 28x28 and more, `mlp` for the rest, whatever
-    the number of classes.
+    `logistic` for at most 64 features, `lenet` for images of 28x28 and more, `mlp` for the rest.
     """
     if math.prod(shape) <= 64:
         return "logistic"
@@ -76,12 +73,12 @@ def _check_options(name: str, network: Network, options: dict[str, Any]) -> None
             raise unknown(f"option of the model {name!r} called", option, known)
 
 
-def _check_memory(name: str, network: Network, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> None:
+def _check_memory(name: str, network: Network, shape: tuple[int, ...], outputs: int, options: dict[str, Any]) -> None:
     """Refuse a network whose weights, gradient and update this machine could not hold, before it is made."""
     if not options:
         return
     with torch.device("meta"):
-        parameters = sum(part.numel() for part in network.make(shape, classes, **options).parameters())
+        parameters = sum(part.numel() for part in network.make(shape, outputs, **options).parameters())
     needed, there = 3 * 4 * parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise UserError(

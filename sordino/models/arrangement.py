@@ -1,4 +1,4 @@
-"""How a network's layers are best run on a processor: the same function of the same parameters, sooner."""
+"""Rearrangement of a network's layers for a processor: an equal function of the same parameters that runs faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KNOWN = (nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.D
 
 
 class ChannelsLast(nn.Module):
-    """Keeps the channels of each position together in memory; the layers behind it go on so."""
+    """A layer that keeps the channels of each position together in memory, as the layers behind it then do too."""
 
     def forward(self, x: Tensor) -> Tensor:
         records, channels, high, wide = x.shape
@@ -18,8 +18,9 @@ class ChannelsLast(nn.Module):
         return x.permute(0, 2, 3, 1).reshape(-1).view(records, high, wide, channels).permute(0, 3, 1, 2)
 
 
-def arranged(module: nn.Module) -> nn.Module:
-    """A plain sequence of convolutions and poolings as it runs fastest on a processor; any other network as it is.
+def arrange(module: nn.Module) -> nn.Module:
+    """Rearrange a plain sequence of convolutions and poolings so that it runs fastest on a processor; any other network
+    is returned as it is.
 
     Maps are kept channels-last, which pooling reads several times faster, and a ReLU comes behind the pooling that
     follows it: the largest of what is cut off at zero is the largest, cut off at zero, and its gradient goes to the

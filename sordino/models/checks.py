@@ -1,4 +1,4 @@
-"""What a network must be to be trained privately: records apart, no memory of them, and something to train."""
+"""Checks that a network can be trained privately: it keeps records apart, remembers none, and has parameters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MIXES = (
     "dimensions only."
 )
 _TRIED, _MANY = 3, 33
-"""How many records a network is tried on; and how many to see whether it mixes those of a larger batch."""
+"""Numbers of records on which a network is tried: of a small batch, and of a larger one in which it might mix them."""
 
 
 def check(module: nn.Module) -> None:
-    """Refuses a network that cannot be trained privately, naming the part that is in the way.
+    """Refuse a network that cannot be trained privately, and name the part that is in the way.
 
     BatchNorm lets one example change every other's gradient, so a per-example clip bounds nothing, and
     running statistics are averages of private data that no mechanism has noised.
@@ -62,20 +62,26 @@ def check(module: nn.Module) -> None:
         )
 
 
-def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Refuses the user's network `name` if it does not give logits, mixes records, or remembers what it has seen.
+def try_out(name: str, module: nn.Module, shape: tuple[int, ...], outputs: int) -> None:
+    """Refuse a user's network that does not give logits, mixes records, or remembers what it has seen.
 
-    Works on a copy and leaves torch's random state as it was.
+    It is tried on a copy, and torch's random state is left as it was.
+
+    Args:
+        name: the network's dotted name, for the sentence.
+        module: the network.
+        shape: shape of one input.
+        outputs: number of logits that it must give for each input.
     """
     with torch.random.fork_rng(devices=[]):
         try:
             tried = copy.deepcopy(module)
             with torch.no_grad():
                 logits = tried.eval()(torch.zeros(1, *shape))
-            _check_logits(name, logits, shape, classes)
+            _check_logits(name, logits, shape, outputs)
             # Records of random numbers: averages of zeros would stay zero, and pass for constant.
             x = examples(tried, 2 * _TRIED, shape, seed=0)
-            changed, mixed = _changed(tried, *x.split(_TRIED)), _mixes(tried, *x.split(_TRIED))
+            changed, mixed = _find_change(tried, *x.split(_TRIED)), _mixes(tried, *x.split(_TRIED))
             many = examples(tried, _MANY, shape, seed=2)
             mixed = mixed or any(_slope_of_others(tried.train(training), many) > 0 for training in (False, True))
         except UserError:
@@ -93,19 +99,19 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) 
         raise UserError(f"The model {name!r} {MIXES}")
 
 
-def _check_logits(name: str, logits: object, shape: tuple[int, ...], classes: int) -> None:
-    if not isinstance(logits, Tensor) or tuple(logits.shape) != (1, classes):
+def _check_logits(name: str, logits: object, shape: tuple[int, ...], outputs: int) -> None:
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != (1, outputs):
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise UserError(
             f"The model {name!r} gives {got} for one input of shape {shape}; it must give logits of shape "
-            f"(1, {classes}), one per class."
+            f"(1, {outputs}), one per output of the task."
         )
 
 
-def _changed(module: nn.Module, first: Tensor, second: Tensor) -> str | None:
-    """What of a network a training pass changes: a buffer, a parameter or an attribute; None if nothing.
+def _find_change(module: nn.Module, first: Tensor, second: Tensor) -> str | None:
+    """Name of a buffer, parameter or attribute of the network that a training pass changes; None if nothing changes.
 
-    After a first pass, so that what is made once, like a table of positions, is allowed.
+    The second pass is watched: what is made once, like a table of positions, is allowed.
     """
     with torch.no_grad():
         module.train()(first)
@@ -116,19 +122,19 @@ def _changed(module: nn.Module, first: Tensor, second: Tensor) -> str | None:
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
-    """All that a network holds, copied, by kind and name; its layers' internals left out."""
+    """Copies of everything that a network holds, by kind and name; internals of torch's layers are left out."""
     internal = nn.Module().__dict__.keys()
     state: dict[str, Any] = {f"buffer {path!r}": buffer.clone() for path, buffer in module.named_buffers()}
     state |= {f"parameter {path!r}": parameter.detach().clone() for path, parameter in module.named_parameters()}
     for path, part in module.named_modules():
         for key, value in vars(part).items():
             if key not in internal:
-                state[f"attribute {f'{path}.{key}'.lstrip('.')!r}"] = _copied(value)
+                state[f"attribute {f'{path}.{key}'.lstrip('.')!r}"] = _copy_value(value)
     return state
 
 
-def _copied(value: Any, depth: int = 4) -> Any:
-    """The numbers and texts in a value, in tensors, arrays, containers and plain objects; None for anything else."""
+def _copy_value(value: Any, depth: int = 4) -> Any:
+    """Copy of the numbers and texts in a value, `depth` containers or objects deep; None for anything else."""
     found: Any = None
     if isinstance(value, Tensor):
         found = value.detach().clone()
@@ -139,13 +145,13 @@ def _copied(value: Any, depth: int = 4) -> Any:
     elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
         found = value
     elif depth and isinstance(value, Mapping):
-        found = {key: _copied(one, depth - 1) for key, one in value.items()}
+        found = {key: _copy_value(one, depth - 1) for key, one in value.items()}
     elif depth and isinstance(value, np.ndarray):
-        found = [_copied(one, depth - 1) for one in value.flat]
+        found = [_copy_value(one, depth - 1) for one in value.flat]
     elif depth and isinstance(value, list | tuple | set | frozenset | collections.deque):
-        found = [_copied(one, depth - 1) for one in value]
+        found = [_copy_value(one, depth - 1) for one in value]
     elif depth and not isinstance(value, type):
-        found = {name: _copied(one, depth - 1) for name, one in attributes(value).items()}
+        found = {name: _copy_value(one, depth - 1) for name, one in attributes(value).items()}
     return found
 
 
@@ -170,7 +176,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _mixes(module: nn.Module, x: Tensor, others: Tensor) -> bool:
-    """Whether what a network says of the first record depends on the others of its batch, or on there being any."""
+    """Whether a network's output for the first record depends on the other records of its batch, or on their number."""
     return any(_mixes_in_mode(module.train(training), x, others) for training in (False, True))
 
 
@@ -207,7 +213,7 @@ def _first_logits(module: nn.Module, x: Tensor, seed: int = 0) -> Tensor:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """Equal but for rounding, which may depend on the size of a batch."""
+    """Whether two outputs are equal but for rounding, which may depend on the size of a batch."""
     return torch.allclose(one, other, rtol=1e-4, atol=1e-4 * float(one.abs().max()), equal_nan=True)
 
 

@@ -15,21 +15,24 @@ from sordino.errors import UserError, quoted
 
 
 def norm(channels: int) -> nn.GroupNorm:
+    """A GroupNorm of at most 32 groups, which norms each example by itself."""
     return nn.GroupNorm(min(32, channels), channels)
 
 
 def sequence(**layers: nn.Module) -> nn.Sequential:
+    """Layers one after the other, each under its name."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def append(net: nn.Sequential, **layers: nn.Module) -> nn.Sequential:
+    """Add named layers to the end of `net`, which is returned."""
     for name, layer in layers.items():
         net.add_module(name, layer)
     return net
 
 
 def features(net: nn.Sequential, shape: tuple[int, ...]) -> int:
-    """How many numbers `net` makes of one input; evaluated without dropout, which would draw randomness."""
+    """Number of outputs of `net` for one input; evaluated without dropout, which would draw randomness."""
     net.eval()
     with torch.no_grad():
         count = net(torch.zeros(1, *shape)).numel()
@@ -38,7 +41,7 @@ def features(net: nn.Sequential, shape: tuple[int, ...]) -> int:
 
 
 class Residual(nn.Module):
-    """after(body(x) + shortcut(x))."""
+    """A residual block: after(body(x) + shortcut(x))."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module, after: nn.Module) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class Residual(nn.Module):
         return self.after(self.body(x) + self.shortcut(x))
 
 
-def resnet9(shape: tuple[int, ...], classes: int) -> nn.Module:
+def resnet9(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """AdaDP-CFL's: two residual blocks. The last pool takes the whole map, 4x4 for the paper's images."""
     return sequence(
         conv1=_conv_norm_relu(shape[0], 64),
@@ -64,21 +67,21 @@ def resnet9(shape: tuple[int, ...], classes: int) -> nn.Module:
         residual4=_residual9(512),
         pool=nn.AdaptiveMaxPool2d(1),
         flatten=nn.Flatten(),
-        fc=nn.Linear(512, classes),
+        fc=nn.Linear(512, outputs),
     )
 
 
-def resnet18(shape: tuple[int, ...], classes: int, *, dropout: float = 0.0) -> nn.Module:
+def resnet18(shape: tuple[int, ...], outputs: int, *, dropout: float = 0.0) -> nn.Module:
     """`dropout` is the rate before the last layer: ACDP-pFSD has none, PAC-DP one it does not state."""
-    return _resnet(shape, classes, (2, 2, 2, 2), dropout)
+    return _resnet(shape, outputs, (2, 2, 2, 2), dropout)
 
 
-def resnet34(shape: tuple[int, ...], classes: int, *, dropout: float = 0.0) -> nn.Module:
+def resnet34(shape: tuple[int, ...], outputs: int, *, dropout: float = 0.0) -> nn.Module:
     """`dropout` is the rate before the last layer."""
-    return _resnet(shape, classes, (3, 4, 6, 3), dropout)
+    return _resnet(shape, outputs, (3, 4, 6, 3), dropout)
 
 
-def _resnet(shape: tuple[int, ...], classes: int, blocks: tuple[int, ...], dropout: float) -> nn.Module:
+def _resnet(shape: tuple[int, ...], outputs: int, blocks: tuple[int, ...], dropout: float) -> nn.Module:
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise UserError(f"The option 'dropout' of a ResNet is a rate from 0 to below 1, not {dropout!r}.")
     net = sequence(
@@ -98,7 +101,7 @@ def _resnet(shape: tuple[int, ...], classes: int, blocks: tuple[int, ...], dropo
         pool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
         dropout=nn.Dropout(dropout),
-        fc=nn.Linear(before, classes),
+        fc=nn.Linear(before, outputs),
     )
 
 
@@ -127,21 +130,22 @@ def _conv_norm_relu(before: int, channels: int) -> nn.Sequential:
 
 Shape = tuple[int, ...]
 WIDEST = 1_000_000_000
-"""The widest layer that is taken for meant; whether it fits is another question."""
+"""The widest layer that is not taken for a slip; whether it fits into memory is checked when it is built."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """How to make a network, and what a user should know before choosing it."""
+    """A network by name: its factory, and what a user should know before choosing it."""
 
     make: Callable[..., nn.Module]
     about: str
-    """What it is, and whose."""
+    """Description, with the paper it is from."""
     shape: Shape
-    """The input of its paper, or a usual one."""
+    """Shape of one input in its paper, or a usual one."""
     classes: int
+    """Classes of the data in its paper, or a usual number."""
     parameters: int
-    """How many parameters it has for `shape` and `classes`, options left alone."""
+    """Number of parameters for `shape` and `classes` with default options."""
     least_side: int | None = None
     """The smallest image side it can take; None: inputs of any shape."""
 
@@ -151,25 +155,25 @@ class Network:
         return f"{self.about}; {self.parameters:,} parameters for {size} inputs and {self.classes} classes"
 
 
-def logistic(shape: Shape, classes: int) -> nn.Module:
-    return sequence(flatten=nn.Flatten(), fc=nn.Linear(math.prod(shape), classes))
+def logistic(shape: Shape, outputs: int) -> nn.Module:
+    return sequence(flatten=nn.Flatten(), fc=nn.Linear(math.prod(shape), outputs))
 
 
-def mlp(shape: Shape, classes: int, *, hidden: int | str | Sequence[int] = (64,)) -> nn.Module:
-    """`hidden` are the widths of the hidden layers: 64, [64, 64] or "64,64"."""
+def mlp(shape: Shape, outputs: int, *, hidden: int | str | Sequence[int] = (64,)) -> nn.Module:
+    """Linear layers with ReLU between them; `hidden` are the widths of the hidden ones: 64, [64, 64] or "64,64"."""
     widths = [math.prod(shape), *_widths(hidden)]
     net = sequence(flatten=nn.Flatten())
     for layer, (before, after) in enumerate(itertools.pairwise(widths), start=1):
         append(net, **{f"fc{layer}": nn.Linear(before, after), f"relu{layer}": nn.ReLU()})
-    return append(net, **{f"fc{len(widths)}": nn.Linear(widths[-1], classes)})
+    return append(net, **{f"fc{len(widths)}": nn.Linear(widths[-1], outputs)})
 
 
-def dnn_heart(shape: Shape, classes: int) -> nn.Module:
+def dnn_heart(shape: Shape, outputs: int) -> nn.Module:
     """PAC-DP's 13-10-1 network; its one sigmoid output is here one logit per class."""
-    return mlp(shape, classes, hidden=10)
+    return mlp(shape, outputs, hidden=10)
 
 
-def lenet(shape: Shape, classes: int) -> nn.Module:
+def lenet(shape: Shape, outputs: int) -> nn.Module:
     net = sequence(
         conv1=nn.Conv2d(shape[0], 6, 5),
         relu1=nn.ReLU(),
@@ -185,11 +189,11 @@ def lenet(shape: Shape, classes: int) -> nn.Module:
         relu3=nn.ReLU(),
         fc2=nn.Linear(120, 84),
         relu4=nn.ReLU(),
-        fc3=nn.Linear(84, classes),
+        fc3=nn.Linear(84, outputs),
     )
 
 
-def cnn(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
+def cnn(shape: Shape, outputs: int, *, dropout: bool = True) -> nn.Module:
     """FedDPA's FEMNIST network: a ReLU after the second convolution only, as in its public code."""
     _check_switch(dropout)
     net = sequence(
@@ -204,11 +208,11 @@ def cnn(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
         net,
         fc1=nn.Linear(features(net, shape), 128),
         dropout2=nn.Dropout(0.5 * dropout),
-        fc2=nn.Linear(128, classes),
+        fc2=nn.Linear(128, outputs),
     )
 
 
-def cnn_svhn(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
+def cnn_svhn(shape: Shape, outputs: int, *, dropout: bool = True) -> nn.Module:
     """FedDPA's SVHN network: `cnn` with a ReLU after every layer but the last."""
     _check_switch(dropout)
     net = sequence(
@@ -225,11 +229,11 @@ def cnn_svhn(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
         fc1=nn.Linear(features(net, shape), 128),
         relu3=nn.ReLU(),
         dropout2=nn.Dropout(0.5 * dropout),
-        fc2=nn.Linear(128, classes),
+        fc2=nn.Linear(128, outputs),
     )
 
 
-def cnn_cifar(shape: Shape, classes: int) -> nn.Module:
+def cnn_cifar(shape: Shape, outputs: int) -> nn.Module:
     net = sequence(
         conv1=nn.Conv2d(shape[0], 16, 3, padding=1),
         relu1=nn.ReLU(),
@@ -248,11 +252,11 @@ def cnn_cifar(shape: Shape, classes: int) -> nn.Module:
         relu4=nn.ReLU(),
         fc2=nn.Linear(512, 128),
         relu5=nn.ReLU(),
-        fc3=nn.Linear(128, classes),
+        fc3=nn.Linear(128, outputs),
     )
 
 
-def cnn_emnist(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
+def cnn_emnist(shape: Shape, outputs: int, *, dropout: bool = True) -> nn.Module:
     """ACDP-pFSD's "8-layer" network: eight parameter tensors; dropout of channels, then features, at .5."""
     _check_switch(dropout)
     net = sequence(
@@ -270,11 +274,11 @@ def cnn_emnist(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module
         fc1=nn.Linear(features(net, shape), 50),
         relu3=nn.ReLU(),
         dropout2=nn.Dropout(0.5 * dropout),
-        fc2=nn.Linear(50, classes),
+        fc2=nn.Linear(50, outputs),
     )
 
 
-def cnn_mnist_pacdp(shape: Shape, classes: int) -> nn.Module:
+def cnn_mnist_pacdp(shape: Shape, outputs: int) -> nn.Module:
     net = sequence(
         conv1=nn.Conv2d(shape[0], 16, 8, stride=2, padding=3),
         relu1=nn.ReLU(),
@@ -288,7 +292,7 @@ def cnn_mnist_pacdp(shape: Shape, classes: int) -> nn.Module:
         net,
         fc1=nn.Linear(features(net, shape), 32),
         relu3=nn.ReLU(),
-        fc2=nn.Linear(32, classes),
+        fc2=nn.Linear(32, outputs),
     )
 
 

@@ -14,8 +14,11 @@ from sordino.models.tokens import declare_tokens
 from sordino.util.import_by_name import current_directory_importable, find, user_code_error
 
 
-def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> nn.Module:
-    """The network that the class or function `name` builds, tried out and checked."""
+def load(name: str, shape: tuple[int, ...], outputs: int, options: dict[str, Any]) -> nn.Module:
+    """The network that the class or function `name` builds, tried out and checked.
+
+    It is called with those of `shape`, `classes` (the number of `outputs`) and `options` that it accepts.
+    """
     target = find(name)
     if isinstance(target, nn.Module) or not callable(target):
         raise UserError(
@@ -23,7 +26,7 @@ def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any
             "the model, so that a run's seed decides its weights."
         )
     with current_directory_importable():
-        module = _call(name, target, {"shape": shape, "classes": classes}, options)
+        module = _call(name, target, {"shape": shape, "classes": outputs}, options)
     if not isinstance(module, nn.Module):
         raise UserError(f"{name!r} gives a {type(module).__name__}; a model must be a torch.nn.Module.")
     for layer in module.modules():
@@ -31,12 +34,15 @@ def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any
             layer.inplace = False  # type: ignore[assignment]  # book-keeping needs a layer's output as the layer left it
     check(module)
     declare_tokens(module, shape)
-    try_out(name, module, shape, classes)
+    try_out(name, module, shape, outputs)
     return module
 
 
 def _call(name: str, target: Callable[..., Any], offered: dict[str, Any], options: dict[str, Any]) -> Any:
-    """What `target` returns for all of `options` and those of `offered` that it accepts, by keyword."""
+    """Call the user's `target`, by keyword, with all of `options` and those of `offered` that it accepts.
+
+    `name` is its dotted name, for the sentences that refuse it.
+    """
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError) as error:

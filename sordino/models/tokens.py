@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sordino.errors import UserError
 
 LARGEST = 2**24
-"""The most tokens that can be told apart in float32."""
+"""Largest number of tokens that can be told apart in float32."""
 
 
 def vocabulary(module: nn.Module) -> int | None:
@@ -31,12 +31,13 @@ def vocabulary(module: nn.Module) -> int | None:
 
 
 def declare_tokens(module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Give a network that takes tokens its records as whole numbers.
+    """Make a network that takes tokens convert its records to whole numbers.
 
-    One that does not say how many there are, but hands its records to an embedding, takes as many as that one has.
+    A network that does not say how many tokens there are, but looks its records up in an embedding, takes as many as
+    that embedding has.
     """
     if vocabulary(module) is None:
-        found = _looked_up(module, shape)
+        found = _vocabulary_of_embedding(module, shape)
         if found is None:
             return
         module.inputs = f"tokens:{found}"  # type: ignore[assignment]
@@ -49,7 +50,7 @@ def _as_tokens(count: int, module: nn.Module, inputs: tuple[Tensor, ...]) -> tup
     return (inputs[0].nan_to_num().clamp(0, count - 1).long(), *inputs[1:])
 
 
-def _looked_up(module: nn.Module, shape: tuple[int, ...]) -> int | None:
+def _vocabulary_of_embedding(module: nn.Module, shape: tuple[int, ...]) -> int | None:
     """The size of the smallest embedding that a network's records are looked up in; None where there is none.
 
     Told by two trials: positions, say, are looked up too, but they are the same for any records.
@@ -85,7 +86,7 @@ def _looked_up(module: nn.Module, shape: tuple[int, ...]) -> int | None:
 
 
 def examples(module: nn.Module, count: int, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Random records of a network's kind, which are nobody's: numbers or tokens."""
+    """`count` random records of `shape` that are nobody's: tokens where the network takes tokens, else normals."""
     generator, tokens = torch.Generator().manual_seed(seed), vocabulary(module)
     if tokens is None:
         return torch.randn(count, *shape, generator=generator)

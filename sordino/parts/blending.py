@@ -25,13 +25,13 @@ In a mean over rounds the noise of single rounds averages out, but the mean lags
 
 Adjusted means that class probabilities are multiplied by how often the client has each label: Bayes' rule, where
 clients differ in their labels alone and the server's model has met all labels alike (Saerens, Latinne and Decaestecker
-2002). SMOOTHING is added to the count of each label; a record is evaluated with the counts of the other records.
+2002). Each label is counted as a few records more than there are; a record is judged by the counts of the others.
 
 A model that has memorised its few records is overconfident on others. So each member's probabilities are first raised
 to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
-FOLDS, PRIOR, TRUSTED, CAUTION, SMOOTHING and the members were chosen on a few runs; experiments/blend.toml names them,
-lists what else was tried, and has the results of runs that had no part in the choice.
+FOLDS, PRIOR, TRUSTED, CAUTION, the smoothing of labels and what is mixed were chosen on a few runs;
+experiments/blend.toml says on which, what else was tried, and what came of it on runs that had no part in the choice.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sordino.privacy.unit import Unit
+from sordino.tasks import Task
 
 MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted")
 """Members of the mixture: models trained alone, the server's model tuned, the method's personal model, the mean of the
@@ -61,9 +61,7 @@ that matters. Gradients of records agree far less with each other than updates o
 CAUTION = 4.0
 """Strength of the penalty that keeps a member's probabilities unchanged (power one)."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
-"""Powers to which probabilities may be raised."""
-SMOOTHING = 3.0
-"""Records added to the count of each label, so that few records do not rule a label out."""
+"""To which probabilities may be raised."""
 STEPS = 200
 """Steps of expectation maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
@@ -71,12 +69,12 @@ LOCAL_PASSES = 60
 to 72.1 %, 60 came to 71.6 (digits, 100 clients, 3 seeds)."""
 
 
-def folds(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return the fold of each record: random, with each label spread over the folds as evenly as possible."""
-    mixed = np.random.default_rng(seed).permutation(len(labels))
-    by_label = mixed[np.argsort(labels[mixed], kind="stable")]
-    dealt = np.empty(len(labels), dtype=np.int64)
-    dealt[by_label] = np.arange(len(labels)) % FOLDS
+def folds(groups: np.ndarray, seed: int) -> np.ndarray:
+    """Return the fold of each record: random, with each group (`Task.group`) spread over the folds evenly."""
+    mixed = np.random.default_rng(seed).permutation(len(groups))
+    by_group = mixed[np.argsort(groups[mixed], kind="stable")]
+    dealt = np.empty(len(groups), dtype=np.int64)
+    dealt[by_group] = np.arange(len(groups)) % FOLDS
     return dealt
 
 
@@ -121,59 +119,47 @@ def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
     return found
 
 
-def counts_without_each(labels: Tensor, classes: int) -> Tensor:
-    """Count the labels among a client's other records, for each record: (records, classes)."""
-    return torch.bincount(labels, minlength=classes) - functional.one_hot(labels, classes)
-
-
-def frequencies(counts: Tensor) -> Tensor:
-    """Return the logarithms of the smoothed frequencies of labels, from their counts (..., classes)."""
-    return torch.log_softmax((counts + SMOOTHING).log(), dim=-1)
-
-
 def offsets(frequencies: Tensor) -> Tensor:
-    """Return what is added to the log-probabilities of each member, (members, ..., classes): the labels' `frequencies`
-    (..., classes) for adjusted members, zero for the others."""
+    """Additions to the logarithms of each member's probabilities, (members, ..., width): the client's `frequencies`
+    (..., width) for members that are adjusted to them, zero for the others."""
     found = torch.zeros(len(MEMBERS), *frequencies.shape)
     found[[ADJUSTED, AVERAGED_ADJUSTED]] = frequencies
     return found
 
 
-def power(log_probabilities: Tensor, labels: Tensor, offsets: Tensor) -> float:
-    """Return the best power of a member's probabilities (records, classes), by held-out records."""
+def power(task: Task, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> float:
+    """The best power for a member's probabilities (records, width) of held-out records with these `targets`."""
 
     def worth(power: float) -> float:
-        found = sharpen(log_probabilities.double(), power, offsets).gather(1, labels.unsqueeze(1))
+        found = task.likelihoods(task.sharpen(log_probabilities.double(), power, offsets), targets)
         return float(found.sum()) - CAUTION * math.log(power) ** 2
 
     return max(POWERS, key=worth)
 
 
-def sharpen(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
-    """Raise class probabilities to powers, multiply them by exp(offsets) and normalise them; all as logarithms."""
-    return torch.log_softmax(powers * log_probabilities + offsets, dim=-1)
-
-
-def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
-    """Return the logarithm of the mixed class probabilities (records, classes).
+def mixture(task: Task, log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
+    """Logarithms of the mixed probabilities, (records, width).
 
     Args:
-        log_probabilities: Those of each member (members, records, classes).
-        weights: Weight of each member.
-        powers: Power of each member.
-        offsets: Added for each member and class (members, classes).
+        log_probabilities: (members, records, width), what each member says.
+        weights: (members,) that sum to one.
+        powers: (members,) to which probabilities are raised before they are mixed.
+        offsets: (members, width), see `offsets`.
     """
     log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
-    said = sharpen(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
+    said = task.sharpen(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
     return torch.logsumexp(said + log_weights, dim=0)
 
 
 class Blended(nn.Module):
-    """A mixture of networks as one network, whose output is the logarithm of the mixed class probabilities."""
+    """A mixture of networks as one network, whose outputs are the logarithms of the mixed probabilities."""
 
-    def __init__(self, members: Sequence[nn.Module], weights: Tensor, powers: Tensor, offsets: Tensor) -> None:
-        """Build the mixture; a network that is given several times is stored, and evaluated, once."""
+    def __init__(
+        self, task: Task, members: Sequence[nn.Module], weights: Tensor, powers: Tensor, offsets: Tensor
+    ) -> None:
+        """Rules as in `mixture`. A network that is given several times is kept, and asked, once."""
         super().__init__()
+        self.task = task
         self.members = nn.ModuleList(dict.fromkeys(members))
         self._places = [list(self.members).index(member) for member in members]
         self.register_buffer("weights", weights)
@@ -181,6 +167,6 @@ class Blended(nn.Module):
         self.register_buffer("offsets", offsets)
 
     def forward(self, x: Tensor) -> Tensor:
-        said = [torch.log_softmax(network(x), dim=1) for network in self.members]
+        said = [self.task.log_probabilities(network(x)) for network in self.members]
         found = torch.stack([said[place] for place in self._places])
-        return mixture(found, *(self.get_buffer(name) for name in ("weights", "powers", "offsets")))
+        return mixture(self.task, found, *(self.get_buffer(name) for name in ("weights", "powers", "offsets")))

@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from sordino.errors import UserError
-from sordino.learning.network import Records, cross_entropies
+from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.budget.allowance import Outlook
@@ -262,7 +262,7 @@ def starts(model: Tensor, count: int, layout: Layout, random: Generator) -> Tens
 
 def least_loss(models: Tensor, data: Records) -> tuple[Tensor, Tensor]:
     """Return the row of `models` with the smallest mean loss on the client's training records, and its number."""
-    losses = [(cross_entropies(data.logits(model), data.y) * data.weight).sum() for model in models]
+    losses = [(data.task.losses(data.logits(model), data.y) * data.weight).sum() for model in models]
     chosen = torch.stack(losses).argmin()
     return models.index_select(0, chosen.unsqueeze(0)).squeeze(0), chosen
 

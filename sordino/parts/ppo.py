@@ -9,11 +9,12 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 from torch.distributions import Beta
+from torch.func import functional_call
 from torch.nn import functional
 
 from sordino.learning.descent import adam
-from sordino.learning.network import Learner, Records, cross_entropies
-from sordino.learning.parameters import flatten
+from sordino.learning.network import Records
+from sordino.learning.parameters import Layout, flatten
 from sordino.method import LEAST_SHARE, Budget, Count, Federation, Message, Positive, Replies, Schedule
 from sordino.parts.thresholds import Fixed, State, Threshold
 from sordino.privacy.release import Bare, Number, Releases, Update
@@ -46,7 +47,7 @@ class Ppo:
         seed = int(torch.randint(0, 2**31, (1,), generator=random))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            networks = {"actor": flatten(self._actor().module), "critic": flatten(self._critic().module)}
+            networks = {"actor": flatten(self._actor()), "critic": flatten(self._critic())}
         state: State = dict(networks)
         for name, flat in networks.items():
             state[f"{name}_memory"] = {
@@ -119,20 +120,25 @@ class Ppo:
     def policy(self, flat: Tensor, observations: Tensor) -> Beta:
         """Return the distribution of the action for each observation; with both parameters above one it has one
         peak."""
-        out = functional.softplus(self._actor().logits(flat, observations)) + 1
+        out = functional.softplus(_outputs(self._actor(), flat, observations)) + 1
         return Beta(out[:, 0], out[:, 1])
 
     def value(self, flat: Tensor, observations: Tensor) -> Tensor:
         """Return the critic's value of each observation."""
-        return self._critic().logits(flat, observations).squeeze(1)
+        return _outputs(self._critic(), flat, observations).squeeze(1)
 
-    def _actor(self) -> Learner:
+    def _actor(self) -> nn.Module:
         wide = self.hidden
         layers = [nn.Linear(self.observations, wide), nn.Tanh(), nn.Linear(wide, wide), nn.Tanh(), nn.Linear(wide, 2)]
-        return Learner(nn.Sequential(*layers))
+        return nn.Sequential(*layers)
 
-    def _critic(self) -> Learner:
-        return Learner(nn.Sequential(nn.Linear(self.observations, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1)))
+    def _critic(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.observations, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1))
+
+
+def _outputs(module: nn.Module, flat: Tensor, observations: Tensor) -> Tensor:
+    """The outputs of a network with the parameters `flat`, as a differentiable function of these."""
+    return functional_call(module, Layout.of(module).named(flat), (observations,))
 
 
 def observation(loss: Tensor, accuracy: Tensor, worst: float) -> Tensor:
@@ -243,9 +249,9 @@ class LearnedThreshold(Threshold):
     def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
         if self.reads not in ("bare", "metrics"):
             return {"update": update}
-        logits = data.logits(message["global"])
-        losses, weight = cross_entropies(logits, data.y), data.weight
-        right = (logits.argmax(dim=1) == data.y).to(update.dtype)
+        outputs = data.logits(message["global"])
+        losses, weight = data.task.losses(outputs, data.y), data.weight
+        right = data.task.right(outputs, data.y).to(update.dtype)
         return {
             "update": update,
             "loss": (losses * weight).sum() / weight.sum(),

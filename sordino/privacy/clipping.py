@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, Loss, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.pages import UNDERFLOW
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper, Contributions
+from sordino.tasks import Task
 from sordino.util.processes import in_child
 
 MIN_FACTOR = 2.0**-100
@@ -57,16 +59,16 @@ COMPILER_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class CompiledSum:
-    """The sum of a batch's clipped gradients of the cross-entropy, compiled for one network."""
+    """The sum of a batch's clipped gradients of the task's loss, compiled for one network."""
 
     function: Function
     thresholds: int
     """Number of thresholds it was compiled for: one, or one for each layer or tensor."""
 
-    def fits(self, records: int, clip: Tensor, loss: Loss) -> bool:
+    def fits(self, records: int, clip: Tensor) -> bool:
         """Whether it was compiled for this number of records, these thresholds and this loss. For single records it is
         not: torch takes a size of one for fixed."""
-        return records > 1 and clip.numel() == self.thresholds and loss is cross_entropy
+        return records > 1 and clip.numel() == self.thresholds
 
     def __call__(self, flat: Tensor, x: Tensor, y: Tensor, clip: Tensor) -> Tensor:
         # Through one dimension and back: another stride of a dimension of size one would be compiled for anew.
@@ -75,7 +77,7 @@ class CompiledSum:
             return self.function(flat, x, y, clip.double())
 
 
-def compile_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresholds: int = 1) -> CompiledSum:
+def compile_sum(module: nn.Module, shape: tuple[int, ...], task: Task, thresholds: int = 1) -> CompiledSum:
     """Compile the clipped sum for a network and records of `shape`; a UserError says why that is not possible.
 
     Args:
@@ -87,8 +89,8 @@ def compile_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresho
     It takes ten to forty seconds, a few when the same was compiled before on this machine.
     """
     try:
-        keeper = Bookkeeper(Learner(copy.deepcopy(module).cpu().train()))
-        examples = [_example(keeper, records, shape, classes, thresholds) for records in (13, 2, 61)]
+        keeper = Bookkeeper(Learner(copy.deepcopy(module).cpu().train(), task))
+        examples = [_example(keeper, records, shape, thresholds) for records in (13, 2, 61)]
         made = CompiledSum(_compile(trace(keeper, examples[0]), examples[0]), thresholds)
         agree = all(_agrees(made, keeper, example) for example in examples)
     except Exception as error:
@@ -108,7 +110,7 @@ def trace(keeper: Bookkeeper, example: Inputs) -> Function:
     keeper.prove(tuple(example[1].shape[1:]))
 
     def total(flat: Tensor, x: Tensor, y: Tensor, clip: Tensor) -> Tensor:
-        return clipped_sum(keeper.pure_book(flat, Batch(x, y, y, None), cross_entropy), clip)
+        return clipped_sum(keeper.pure_book(flat, Batch(x, y, y, None)), clip)
 
     # Stand-ins without values: code that looks at values cannot be traced, instead of being traced wrongly.
     stand_ins = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
@@ -144,15 +146,15 @@ def _run(function: Function, example: Inputs) -> None:
         function(*example)
 
 
-def _example(keeper: Bookkeeper, records: int, shape: tuple[int, ...], classes: int, thresholds: int) -> Inputs:
+def _example(keeper: Bookkeeper, records: int, shape: tuple[int, ...], thresholds: int) -> Inputs:
     generator = torch.Generator().manual_seed(records)
     x = torch.randn(records, *shape, generator=generator)
-    y = torch.randint(0, classes, (records,), generator=generator)
+    y = keeper.learner.task.draw(records, np.random.default_rng(records))
     return flatten(keeper.learner.module), x, y, torch.full((thresholds,), 0.1, dtype=torch.float64)
 
 
 def _agrees(made: CompiledSum, keeper: Bookkeeper, example: Inputs) -> bool:
     """Whether the compiled sum is the eager one, for a batch of another size too: compilers have faults."""
     flat, x, y, clip = example
-    expected = clipped_sum(keeper.book(flat, Batch(x, y, y, None), cross_entropy), clip)
+    expected = clipped_sum(keeper.book(flat, Batch(x, y, y, None)), clip)
     return torch.allclose(made(flat, x, y, clip), expected, rtol=1e-3, atol=1e-5)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, cross_entropies, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import Layout
 from sordino.learning.per_record import Keeper
 from sordino.learning.stacked import Chain, StackedBook
@@ -93,7 +93,7 @@ class PrivateRecords:
 
     @_remember_failure
     def gradient(self, flat: Tensor) -> Tensor:
-        """The noisy mean gradient of the cross-entropy over a fresh Poisson-sampled batch, which may be empty.
+        """The noisy mean gradient of the task's loss over a fresh Poisson-sampled batch, which may be empty.
 
         Sum of the records' gradients, each scaled down to the threshold, plus N(0, (z C)^2), divided by the expected
         batch size. With several thresholds C^2 is the sum of their squares, or each part has the noise of its own.
@@ -145,8 +145,9 @@ class PrivateRecords:
         if len(y) == 0:
             return flat.new_zeros(0), flat.new_zeros(0)
         logits = self.__keeper.logits(flat, x)
-        losses = cross_entropies(logits, y)
-        return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
+        task = self.__keeper.learner.task
+        losses = task.losses(logits, y)
+        return losses, task.right(logits, y).to(losses.dtype)
 
     def _part_norms(self, flat: Tensor, x: Tensor, y: Tensor, parts: int = 1) -> Tensor:
         """Norms of each record's gradient as they are compared with so many thresholds: (records, parts or layers)."""
@@ -154,7 +155,7 @@ class PrivateRecords:
             return torch.zeros(0, max(parts, len(self.layout.layers)), dtype=torch.float64)
         looked = zip(x.split(RECORDS_MEASURED_TOGETHER), y.split(RECORDS_MEASURED_TOGETHER), strict=True)
         batches = (Batch(*some, torch.empty(0), None) for some in looked)
-        books = (book for batch in batches for book in self.__keeper.books(flat, batch, cross_entropy))
+        books = (book for batch in batches for book in self.__keeper.books(flat, batch))
         return torch.cat([book.part_norms(parts) for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
@@ -162,7 +163,7 @@ class PrivateRecords:
         if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
-        books = self.__keeper.books(flat, self._batch(chosen), cross_entropy)
+        books = self.__keeper.books(flat, self._batch(chosen))
         norms = torch.cat([book.part_norms(len(self._exit.limit)) for book in books])
         known = torch.isfinite(norms).all(dim=1)
         return self._sum(flat, chosen[known])
@@ -171,9 +172,9 @@ class PrivateRecords:
         if len(chosen) == 0:
             return torch.zeros_like(flat)
         batch, clip = self._batch(chosen), self._exit.limit.to(flat.device)
-        if self.__compiled is not None and self.__compiled.fits(len(chosen), clip, cross_entropy):
+        if self.__compiled is not None and self.__compiled.fits(len(chosen), clip):
             return self.__compiled(flat, batch.x, batch.y, clip)
-        books = self.__keeper.books(flat, batch, cross_entropy)
+        books = self.__keeper.books(flat, batch)
         return functools.reduce(torch.Tensor.add_, (clipped_sum(book, clip) for book in books))
 
     def _batch(self, chosen: Tensor) -> Batch:
@@ -293,7 +294,7 @@ class PrivateRows:
         return self.__stack.steps
 
     def gradient(self, flat: Tensor) -> Tensor:
-        """The noisy mean gradient of the cross-entropy over a fresh Poisson-sampled batch, which may be empty."""
+        """The noisy mean gradient of the task's loss over a fresh Poisson-sampled batch, which may be empty."""
         return under_vmap(self.__stack.gradients, flat, self.__place)
 
     def _refuse(self, *_: object) -> NoReturn:

@@ -151,7 +151,7 @@ def statement_of(store: Store, run: str) -> Statement:
         network=models.about.network,
         parameters=summary.parameters,
         rounds=summary.rounds_done,
-        classes=list(models.about.meaning.classes),
+        classes=list(models.about.meaning.task.groups),
         predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
         columns=[] if schema is None else _columns(schema, row.configuration, simulated),
         shape=models.about.shape,

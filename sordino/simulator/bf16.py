@@ -23,8 +23,9 @@ import torch
 from torch import nn
 
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, Precision, cross_entropy
+from sordino.learning.network import Batch, Learner, Precision
 from sordino.learning.parameters import flatten
+from sordino.tasks import Classification
 from sordino.util.processes import CAN_FORK, HungError, TrialError, in_child
 
 VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
@@ -163,5 +164,7 @@ def _measured(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[Preci
 
 
 def _gradient(module: nn.Module, precision: Precision, x: torch.Tensor, y: torch.Tensor) -> Callable[[], torch.Tensor]:
-    learner, flat, batch = Learner(module, precision), flatten(module), Batch(x, y, y, None)
-    return lambda: learner.gradient(flat, batch, cross_entropy)
+    # Any loss will do: the time goes into the network.
+    learner = Learner(module, Classification.numbered(2), precision)
+    flat, batch = flatten(module), Batch(x, y, y, None)
+    return lambda: learner.gradient(flat, batch)

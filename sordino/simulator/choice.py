@@ -12,6 +12,7 @@ from sordino.data import FederatedData
 from sordino.errors import UserError
 from sordino.federation.execution import Mode, stack_count, stack_size
 from sordino.learning.network import Learner
+from sordino.learning.parameters import Layout
 from sordino.method import Method
 from sordino.privacy.budget.record_plan import RecordPlan
 from sordino.privacy.clipping import CompiledSum, compile_sum
@@ -190,7 +191,7 @@ def decide(
 def compile_for(method: Method, module: nn.Module, data: FederatedData) -> CompiledSum:
     """The clipped sum for a method's gradients, compiled."""
     releases = all_releases(method.steps())
-    taken, layout = [release for release in releases if isinstance(release, Gradients)], Learner(module).layout
+    taken, layout = [release for release in releases if isinstance(release, Gradients)], Layout.of(module)
     thresholds = len(layout.layers) if any(release.layered for release in taken) else 1
     thresholds = len(layout.sizes) if any(release.separate for release in taken) else thresholds
-    return compile_sum(module, data.shape, data.classes, thresholds)
+    return compile_sum(module, data.shape, data.task, thresholds)

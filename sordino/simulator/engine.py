@@ -16,11 +16,11 @@ from sordino.federation.client import Clients, Question
 from sordino.federation.execution import stack_size
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer
-from sordino.learning.metrics import METRICS, Reached, evaluated, metrics_of, no_sums
+from sordino.learning.metrics import Reached, sums_on_test_records
 from sordino.simulator.memory import Memory
 
 PREDICTED = 2**22
-"""Most class probabilities that are computed at a time."""
+"""Most outputs that are computed at a time."""
 
 
 @dataclass(frozen=True)
@@ -100,19 +100,19 @@ class Engine:
 
         A client that has never taken part has no model of its own: `nan`, and nothing in the sums.
         """
-        found = np.full((len(clients), len(METRICS)), np.nan)
+        data, task = self.clients.data, self.clients.data.task
+        found = np.full((len(clients), len(task.metrics)), np.nan)
         there = np.flatnonzero(self.memory.participations[clients]) if model is None else np.arange(len(clients))
-        data = self.clients.data
-        total = no_sums(data.classes)
+        total = task.no_sums()
         longest = max(1, int(data.test.sizes[clients].max(initial=0)))
-        width = max(1, PREDICTED // (longest * data.classes))
+        width = max(1, PREDICTED // (longest * task.width))
         for begin in range(0, len(there), width):
             places = there[begin : begin + width]
             mine = [clients[int(place)] for place in places]
             rows = self.memory.states(mine)["model"] if model is None else model.expand(len(mine), -1)
             said = self.clients.execution.outputs(self.clients, rows.to(self.clients.device), data.test, mine)
-            sums = evaluated(data, mine, said)
-            found[places] = metrics_of(sums, data.meaning.positive)
+            sums = sums_on_test_records(data, mine, said)
+            found[places] = task.figures(sums)
             total += sums.sum(axis=0)
         return Reached(found, total)
 

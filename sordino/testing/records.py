@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from sordino.data import ClientData, FederatedData
-from sordino.learning.network import cross_entropies
 from sordino.privacy.gate import SampledGradients, SeparateGradients, StackedGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.sealed import open_sealed
+from sordino.tasks import Classification
 from sordino.testing.case import CLIENTS, Case, OneRound
 from sordino.testing.exits import SURE
 
@@ -184,7 +184,7 @@ def one_hot() -> FederatedData:
         ClientData(f"client-{number}", torch.eye(RECORDS), y.roll(number), torch.eye(RECORDS), y.roll(number))
         for number in range(CLIENTS)
     )
-    return FederatedData("one-hot", clients, CLASSES, (RECORDS,), fingerprint="one-hot")
+    return FederatedData("one-hot", clients, Classification.numbered(CLASSES), (RECORDS,), fingerprint="one-hot")
 
 
 def records_set_aside_are_judged_and_not_trained_on(case: Case) -> None:
@@ -200,7 +200,7 @@ def records_set_aside_are_judged_and_not_trained_on(case: Case) -> None:
         def noting(self: PrivateRecords, flat: Tensor) -> Any:
             sealed = original(self, flat)
             x, y = data.train.part(seen[-1].client)
-            losses = cross_entropies(prepared.learner.logits(flat, x), y).detach()
+            losses = prepared.data.task.losses(prepared.learner.logits(flat, x), y).detach()
             found = {int((losses - loss).abs().argmin()) for loss in open_sealed(sealed[0])}
             judged.append((seen[-1].client, found))
             return sealed

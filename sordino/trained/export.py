@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UserError, unknown, writing
+from sordino.tasks import Task
 from sordino.trained.models import ABOUT, Models
 from sordino.util.files import write_whole
 
@@ -29,14 +30,14 @@ INPUT, OUTPUT = "records", "probabilities"
 
 
 class Probabilities(nn.Module):
-    """A network whose output is class probabilities."""
+    """A network whose output is what the task predicts: for classes their probabilities."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, task: Task, network: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self.task, self.network = task, network
 
     def forward(self, records: Tensor) -> Tensor:
-        return torch.softmax(self.network(records), dim=1)
+        return self.task.predict(self.network(records))
 
 
 def export(models: Models, client: str | int, kind: str, path: Path) -> None:
@@ -44,7 +45,7 @@ def export(models: Models, client: str | int, kind: str, path: Path) -> None:
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
     check_installed(kind)
-    network = Probabilities(models.predictor(client)).eval()
+    network = Probabilities(models.about.meaning.task, models.predictor(client)).eval()
     about = description(models, client)
     example = torch.zeros(2, *models.about.shape)
     if path.is_dir():

@@ -27,6 +27,7 @@ from sordino.federation.blending import RULES
 from sordino.learning.network import Learner
 from sordino.parts.blending import Blended, offsets
 from sordino.store.store import Store, unfinished
+from sordino.tasks import Task
 from sordino.version import VERSION
 
 ABOUT = "sordino"
@@ -50,7 +51,7 @@ class Description:
     shape: tuple[int, ...]
     """Shape of one record, as the network takes it."""
     meaning: Meaning
-    """Names of the classes, and how a record is made of a table's row."""
+    """The task, and the rules by which a table's row becomes a record."""
     clients: tuple[str, ...]
     """Names of all clients of the run, in the order of their numbers."""
 
@@ -83,8 +84,8 @@ class Description:
     def build(self, flat: Tensor) -> nn.Module:
         """Build the network with the given parameters."""
         with torch.random.fork_rng(devices=[]):
-            module = models.build(self.network, self.shape, len(self.meaning.classes), **self.options)
-        Learner(module).bind(flat)
+            module = models.build(self.network, self.shape, self.meaning.task.width, **self.options)
+        Learner(module, self.meaning.task).bind(flat)
         return module.eval()
 
 
@@ -158,7 +159,7 @@ class Models:
     about: Description
     """Description of the models."""
     metrics: np.ndarray
-    """(clients, METRICS) of each client's predictor, by its number."""
+    """(clients, metrics) of what each client predicts with, by its number; the columns are the task's `metrics`."""
 
     def only_client(self) -> str:
         """Name of the only client of these models; where there are several, one must be named."""
@@ -229,7 +230,8 @@ class _File:
         made: list[nn.Module | None] = [self.about.build(flat) for flat in trained]
         own = self._own(client) if client in self._rows else None
         server, averaged = (self._of_server(name, client, width) for name in ("global", "averaged"))
-        return mix([*made, own, averaged, server, averaged], *(self.tensor(name)[row] for name in RULES))
+        networks = [*made, own, averaged, server, averaged]
+        return mix(self.about.meaning.task, networks, *(self.tensor(name)[row] for name in RULES))
 
     def _of_server(self, name: str, client: int, width: int) -> nn.Module | None:
         """Server's model of a client, if there is one."""
@@ -243,11 +245,13 @@ class _File:
         return self.about.build(self._file.get_slice("personal")[row : row + 1].reshape(-1))
 
 
-def mix(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, labels: Tensor) -> nn.Module:
+def mix(
+    task: Task, networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, frequencies: Tensor
+) -> nn.Module:
     """Mix the networks that exist."""
     there = {place: one for place, one in enumerate(networks) if one is not None and weights[place] > 0}
-    rules = (rule[list(there)] for rule in (weights, powers, offsets(labels)))
-    return Blended(list(there.values()), *rules).eval()
+    rules = (rule[list(there)] for rule in (weights, powers, offsets(frequencies)))
+    return Blended(task, list(there.values()), *rules).eval()
 
 
 def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:

@@ -13,8 +13,9 @@ from torch import nn
 
 from sordino.data.encoding import Encoding
 from sordino.data.formats import read_npz
-from sordino.data.tables import finite, read_table
+from sordino.data.tables import check_finite, read_table
 from sordino.errors import UserError, refuse, writing
+from sordino.tasks import Task
 from sordino.trained.models import Description, Models
 
 AT_ONCE = 1000
@@ -37,21 +38,25 @@ class Predictions:
     """Predictions of a model for each record."""
 
     records: NewRecords
-    classes: tuple[str, ...]
+    task: Task
     probabilities: np.ndarray
-    """(records, classes); `nan` for records that cannot be used."""
+    """(records, width), as `Task.predict` gives them; `nan` for records that cannot be used."""
 
     def labels(self) -> list[str]:
-        """Most probable class of each record; empty for one that cannot be used."""
-        best = np.nan_to_num(self.probabilities).argmax(axis=1)
-        return [self.classes[one] if there else "" for one, there in zip(best, self.records.usable, strict=True)]
+        """The prediction for each record in words; nothing for one that cannot be used."""
+        told = self.task.tell(np.nan_to_num(self.probabilities))
+        return [one if there else "" for one, there in zip(told, self.records.usable, strict=True)]
+
+    def counts(self) -> dict[str, int]:
+        """Number of records with each prediction."""
+        return self.task.count(self.labels())
 
     def write(self, path: Path) -> None:
-        """Write one line per record: its own columns, then `prediction` and one probability per class."""
+        """Write one line per record: its own columns, then `prediction` and the task's `columns`."""
         own = self.records.columns
         with writing(path), path.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
-            writer.writerow([*own, "prediction", *(f"probability_{name}" for name in self.classes)])
+            writer.writerow([*own, "prediction", *self.task.columns])
             rows = zip(*own.values(), strict=True)
             for row, label, said in zip(rows, self.labels(), self.probabilities, strict=True):
                 writer.writerow([*row, label, *("" if math.isnan(one) else f"{one:.6f}" for one in said)])
@@ -64,16 +69,17 @@ def predict(models: Models, client: str | int, file: Path) -> Predictions:
     records = read_records(file, models.about, name)
     if not len(records.x):
         raise UserError(f"{file} has no records to predict.")
-    said = np.full((len(records.x), len(models.about.meaning.classes)), np.nan)
+    task = models.about.meaning.task
+    said = np.full((len(records.x), task.width), np.nan)
     if records.usable.any():
-        said[records.usable] = probabilities(network, records.x[records.usable])
-    return Predictions(records, models.about.meaning.classes, said)
+        said[records.usable] = probabilities(task, network, records.x[records.usable])
+    return Predictions(records, task, said)
 
 
-def probabilities(network: nn.Module, x: np.ndarray) -> np.ndarray:
-    """Class probabilities (records, classes), float64."""
+def probabilities(task: Task, network: nn.Module, x: np.ndarray) -> np.ndarray:
+    """What a network predicts for records `x`: (records, width), float64."""
     with torch.no_grad():
-        parts = [torch.softmax(network(part).double(), dim=1) for part in torch.from_numpy(x).split(AT_ONCE)]
+        parts = [task.predict(network(part).double()) for part in torch.from_numpy(x).split(AT_ONCE)]
     return torch.cat(parts).numpy()
 
 
@@ -108,7 +114,7 @@ def _arrays(file: Path, about: Description) -> NewRecords:
     arrays = read_npz(file)
     if "x" not in arrays:
         raise UserError(f"The file {file} has no array 'x': save it with np.savez(path, x=...).")
-    x = finite(file, "x", arrays["x"])
+    x = check_finite(file, "x", arrays["x"])
     if x.ndim < 2 or math.prod(x.shape[1:]) != math.prod(about.shape):
         raise UserError(f"The file {file} has x of shape {x.shape}, but the models take {about.shape}.")
     numbers = [str(number) for number in range(len(x))]

@@ -19,7 +19,6 @@ from sordino.cli.runs import _table, describe_run
 from sordino.data import catalogue
 from sordino.experiment.config import Experiment
 from sordino.federation.rounds import RoundReport
-from sordino.learning.metrics import METRICS
 from sordino.methods import names
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.unit import Unit
@@ -28,6 +27,7 @@ from sordino.report.logs import log_runs
 from sordino.report.terminal.catalogue import hyperparameters
 from sordino.report.terminal.metrics import clients_table
 from sordino.store.store import RunRow
+from sordino.tasks.class_metrics import METRICS
 from sordino.util.display import Silent
 from sordino.version import VERSION
 

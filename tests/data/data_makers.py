@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from sordino.data import Dataset
+from sordino.tasks import Classification
 
 
 def records(labels: list[int], classes: int, test: list[bool] | None = None) -> Dataset:
     """A data set whose only feature is the record's number, so that every record can be told apart."""
     x = torch.arange(len(labels), dtype=torch.float32)[:, None]
     in_test = None if test is None else np.array(test)
-    return Dataset("numbers", x, torch.tensor(labels), classes, None, (), in_test)
+    return Dataset("numbers", x, torch.tensor(labels), Classification.numbered(classes), None, (), in_test)
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sordino.data import FederatedData, federate, load
 from sordino.errors import UserError
+from sordino.tasks import Classification
 
 
 def numbers(data: FederatedData, part: str) -> list[float]:
@@ -99,7 +100,7 @@ def test_equal_arguments_give_equal_fingerprints_and_any_change_another() -> Non
         federate(dataset, "iid", 4, 0, test="official"),
         federate(replace(dataset, x=nudged), "iid", 4, 0),
         federate(replace(dataset, y=3 - dataset.y), "iid", 4, 0),
-        federate(replace(dataset, classes=5), "iid", 4, 0),
+        federate(replace(dataset, task=Classification.numbered(5)), "iid", 4, 0),
         federate(replace(dataset, x=dataset.x[:, None]), "iid", 4, 0),
     ]
     assert len({first.fingerprint, *(other.fingerprint for other in others)}) == 10

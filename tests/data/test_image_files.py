@@ -40,7 +40,7 @@ def test_emnist_is_turned_upright(tmp_path: Path) -> None:
     arrays = write_idx(tmp_path / "emnist", "emnist-balanced-", "test", True)
     data = load("emnist", tmp_path)
     stored = arrays["emnist-balanced-train-images-idx3-ubyte"][0]
-    assert data.classes == 47
+    assert data.task.width == 47
     assert data.x[0, 0, 4, 20].item() == pytest.approx((stored[20, 4] / 255 - 0.175) / 0.333, abs=1e-5)
 
 
@@ -49,7 +49,7 @@ def test_letters_of_emnist_count_from_one_and_may_lie_beside_the_other_splits(tm
     for split, labels in (("train", [1, 26, 2, 3, 4, 5]), ("test", [7, 8])):
         (tmp_path / "emnist" / f"emnist-letters-{split}-labels-idx1-ubyte").write_bytes(idx_bytes(np.array(labels)))
     data = load("emnist-letters", tmp_path)
-    assert data.classes == 26
+    assert data.task.width == 26
     assert data.y.tolist() == [0, 25, 1, 2, 3, 4, 6, 7]
     (tmp_path / "emnist" / "emnist-letters-test-labels-idx1-ubyte").write_bytes(idx_bytes(np.array([0, 1])))
     with pytest.raises(UserError, match="a label lies outside"):

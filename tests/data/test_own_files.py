@@ -35,7 +35,7 @@ def test_csv_files_are_clients(tmp_path: Path) -> None:
     # Columns in the order of the first file (athens): b, a. Labels sorted: maybe, no, yes.
     assert data.x.tolist() == [[6, 5], [8, 7], [2, 1], [4, 3]]
     assert data.y.tolist() == [1, 0, 2, 1]
-    assert data.classes == 3
+    assert data.task.width == 3
     assert [client.name for client in federate(data, None, None, 0).clients] == ["athens", "berlin"]
 
 
@@ -187,10 +187,10 @@ def test_declared_labels_give_order_and_number_of_classes(tmp_path: Path) -> Non
     write(tmp_path, **DECLARED)
     data = load(str(tmp_path), labels=("yes", "maybe", "no"))
     assert data.y.tolist() == [2, 0, 0, 2]
-    assert data.classes == 3, "a label that nobody has counts too"
+    assert data.task.width == 3, "a label that nobody has counts too"
     assert data.disclosed == ()
     undeclared = load(str(tmp_path))
-    assert undeclared.classes == 2
+    assert undeclared.task.width == 2
     assert "read from the clients' data" in undeclared.disclosed[0]
 
 

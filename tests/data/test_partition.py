@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from sordino.data.partition import NOBODY, deal, level, parse
 from sordino.errors import UserError
+from sordino.tasks import Classification
 
 KINDS = ("iid", "dirichlet:0.1", "dirichlet:100", "shards:1", "shards:3", "labels:20%", "labels:100%")
 
 
 def dealt(text: str, labels: np.ndarray, classes: int, clients: int, seed: int = 0) -> np.ndarray:
-    return deal(parse(text), labels, classes, clients, np.random.default_rng(seed))
+    return deal(parse(text), labels, Classification.numbered(classes), clients, np.random.default_rng(seed))
 
 
 @settings(max_examples=60, deadline=None)

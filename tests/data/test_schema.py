@@ -10,7 +10,7 @@ import pytest
 from helpers import command, refused
 
 from sordino.data import federate, load
-from sordino.data.draft import draft, outwards
+from sordino.data.draft import draft, round_outwards
 from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.errors import ProblemsError, UserError
@@ -76,8 +76,7 @@ def test_rows_become_records_as_the_schema_says(folder: Path) -> None:
     assert any("1 value of 'age' lies outside" in sentence and "held to it" in sentence for sentence in told)
     assert any("1 of 3 rows" in sentence and "dropped" in sentence for sentence in told)
     assert data.notes == ()
-    assert data.known is not None
-    assert data.known.positive_name == "yes"
+    assert data.task.positive_name == "yes"
 
 
 def test_all_problems_of_all_files_are_told_at_once(folder: Path) -> None:
@@ -202,7 +201,7 @@ def test_the_label_that_is_looked_for_is_the_rarer_one_and_is_told(rare: str, tm
     (folder / "a.csv").write_text("label,x\n0,1\n1,2\n2,3\n" * 5)
     assert draft(folder, "label").schema.label.positive is None
     (folder / "a.csv").write_text("label,x\n" + "0,1\n1,2\n" * 5)
-    assert draft(folder, "label").schema.label.positive == load(str(folder)).known.positive_name == "1"
+    assert draft(folder, "label").schema.label.positive == load(str(folder)).task.positive_name == "1"
 
 
 def test_a_draft_knows_dates_and_what_few_clients_can_protect(tmp_path: Path) -> None:
@@ -244,9 +243,9 @@ def test_a_draft_is_made_of_odd_tables_too(tmp_path: Path, text: str, kinds: dic
 
 
 def test_ranges_are_rounded_outwards() -> None:
-    assert outwards(18, 99) == (10, 100)
-    assert outwards(0.31, 4.12) == (0, 5)
-    assert outwards(-3, 250) == (-100, 300)
+    assert round_outwards(18, 99) == (10, 100)
+    assert round_outwards(0.31, 4.12) == (0, 5)
+    assert round_outwards(-3, 250) == (-100, 300)
 
 
 @pytest.mark.parametrize(

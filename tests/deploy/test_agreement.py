@@ -26,6 +26,7 @@ from sordino.methods import feddpa
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_plan import Plan
+from sordino.tasks import Classification
 from sordino.terms import BuiltNetwork, build_network
 
 CLIENTS, RECORDS, FEATURES = 10, 40, 6
@@ -84,7 +85,7 @@ def data() -> FederatedData:
     many = CLIENTS * RECORDS * 5 // 4
     x = torch.from_numpy(random.standard_normal((many, FEATURES)).astype(np.float32))
     y = torch.from_numpy(random.integers(0, 2, many))
-    found = federate(Dataset("made", x, y, 2, None, (), None), "iid", CLIENTS, 0, 0.2)
+    found = federate(Dataset("made", x, y, Classification.numbered(2), None, (), None), "iid", CLIENTS, 0, 0.2)
     assert found.train.sizes.tolist() == [RECORDS] * CLIENTS
     return found
 

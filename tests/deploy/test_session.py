@@ -11,13 +11,16 @@ import torch
 from helpers import SITE_LIMITS
 
 from sordino.data.dataset import Dealt, FederatedData, Split
+from sordino.data.schema import Column, Label, Number, Schema
 from sordino.deploy.protocol import keys
+from sordino.deploy.site.data import as_declared, read_records
 from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
 from sordino.deploy.site.session import Session, noise_source
 from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
 from sordino.federation.message import Each
 from sordino.privacy.noise import Secure, Seeded
+from sordino.tasks import Classification
 
 
 @pytest.mark.parametrize(("seeded", "kind"), [(False, Secure), (True, Seeded)])
@@ -43,8 +46,20 @@ def at_a_site(**changes: Any) -> Session:
     given = {"clients": 10, "shape": [4], "labels": ["no", "yes"], "records_each": 100, "rounds": 2, "epsilon": 4.0}
     terms = terms_of(Experiment.make(given, {"method": "dp-fedavg", "model": "logistic", **changes}))
     train = Split(torch.randn(100, 4), torch.arange(100) % 2, *(np.full(10, one) for one in (0, 100)))
-    data = FederatedData("made", Dealt(["site"] * 10, train, train), 2, (4,), "")
+    data = FederatedData("made", Dealt(["site"] * 10, train, train), Classification.numbered(2), (4,), "")
     return Session.of("run", terms, 0, bytes(32), data, b"secret")
+
+
+def test_a_site_looks_for_the_class_that_the_schema_names(tmp_path: Path) -> None:
+    """Its recall would be that of another class, in which the simulation is not interested."""
+    columns: dict[str, Column] = {"age": Number(range=(0, 99)), "state": Label(values=("ill", "well"), positive="ill")}
+    given = {"clients": 3, "table": Schema(columns=columns).document(), "rounds": 2, "epsilon": 4.0}
+    terms = terms_of(Experiment.make(given, {"method": "dp-fedavg"}))
+    np.savez(tmp_path / "site.npz", x=np.zeros((6, 1)), y=np.array(["ill", "well"] * 3))
+    rules = Rules(name="site", data=Path("site.npz"), **SITE_LIMITS)
+    data = as_declared(read_records(tmp_path, rules), terms, rules, b"secret")
+    assert data.task.positive_name == "ill"
+    assert data.task is terms.learner.task
 
 
 @pytest.mark.parametrize("protect_from", ["outsider", "server"])

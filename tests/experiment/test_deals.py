@@ -29,6 +29,7 @@ from sordino.store.spending import Spent, over_runs, sentence, sum_up
 from sordino.store.store import PLANNED, Store
 from sordino.study.compare import compare
 from sordino.study.tuning import sentences
+from sordino.tasks import Classification
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,7 +42,9 @@ def owned(seed: int = 0) -> Dataset:
     """Thirty records of three owners."""
     x = torch.from_numpy(np.random.default_rng(seed).normal(size=(30, 4)).astype(np.float32))
     names, owner = ("a", "b", "c"), np.arange(30) % 3
-    return Dataset("owned", x, torch.arange(30) % 2, 2, owner, names, None, people=f"people {seed}")
+    return Dataset(
+        "owned", x, torch.arange(30) % 2, Classification.numbered(2), owner, names, None, people=f"people {seed}"
+    )
 
 
 def test_a_deal_is_who_holds_which_record() -> None:

@@ -77,7 +77,9 @@ def check_description(text: str) -> None:
 def test_onnx_says_the_same(models: tuple[Path, Models], tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(export(models, "onnx", tmp_path), providers=["CPUExecutionProvider"])
     (found,) = session.run(["probabilities"], {"records": X})
-    np.testing.assert_allclose(found, probabilities(models[1].personal["north"], X), atol=1e-5)
+    np.testing.assert_allclose(
+        found, probabilities(models[1].about.meaning.task, models[1].personal["north"], X), atol=1e-5
+    )
     check_description(session.get_modelmeta().custom_metadata_map["sordino"])
 
 
@@ -161,7 +163,9 @@ def test_a_torch_program_says_the_same(models: tuple[Path, Models], tmp_path: Pa
     inside = {"sordino.json": ""}
     program = torch.export.load(export(models, "torch", tmp_path), extra_files=inside).module()
     found = program(torch.from_numpy(X)).detach().numpy()
-    np.testing.assert_allclose(found, probabilities(models[1].personal["north"], X), atol=1e-5)
+    np.testing.assert_allclose(
+        found, probabilities(models[1].about.meaning.task, models[1].personal["north"], X), atol=1e-5
+    )
     check_description(inside["sordino.json"])
 
 

@@ -26,6 +26,7 @@ from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.privacy.gradients import PrivateRecords
+from sordino.tasks import Classification
 from sordino.testing.case import OneRound
 from sordino.testing.records import Passage, observe_gradients
 
@@ -43,7 +44,7 @@ def dataset(contents: float | None = None, owned: bool = False) -> Dataset:
         x[PLACE], y[PLACE] = contents, (y[PLACE] + 1) % CLASSES
     owner = np.repeat(np.arange(CLIENTS), EACH) if owned else None
     names = tuple(f"site-{number}" for number in range(CLIENTS)) if owned else ()
-    return Dataset("made", x, y, CLASSES, owner, names, None)
+    return Dataset("made", x, y, Classification.numbered(CLASSES), owner, names, None)
 
 
 def moved(one: Tensor, other: Tensor) -> int:

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import sordino
 from sordino.data.schema import Format, Schema
 from sordino.errors import UserError
-from sordino.learning.metrics import METRICS
+from sordino.tasks.class_metrics import METRICS
 from sordino.trained.models import Models, load_models, models_in
 from sordino.trained.predict import read_records
 
@@ -75,8 +75,8 @@ def said(models: Models, x: list[list[float]]) -> np.ndarray:
 def test_clients_are_found_by_name_and_the_data_are_not_needed(trained: tuple[str, Path]) -> None:
     models = load_models(*trained)
     assert list(models.personal) == list(CLINICS)
-    assert models.about.meaning.classes == ("no", "yes")
-    assert models.about.meaning.positive_name == "yes"
+    assert models.about.meaning.task.groups == ("no", "yes")
+    assert models.about.meaning.task.positive_name == "yes"
     assert isinstance(models.about.meaning.schema, Schema)
     x = torch.rand(3, 3)
     with torch.no_grad():

@@ -10,9 +10,10 @@ from torch import nn
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, Records, cross_entropy
+from sordino.learning.network import Batch, Learner, Records
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
+from sordino.tasks import Classification
 
 OWN = {
     "padding, stride and no bias": lambda: nn.Sequential(
@@ -49,15 +50,15 @@ def cases() -> list[tuple[nn.Module, tuple[int, ...], int]]:
 @pytest.mark.parametrize(("module", "shape", "classes"), cases(), ids=[*OWN, *BUILT])
 def test_it_is_one_backward_pass_for_each_record(module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
     module = module.double()
-    learner = Learner(module)
+    learner = Learner(module, Classification.numbered(10))
     flat = flatten(module)
     x, y = torch.randn(5, *shape, dtype=torch.float64), torch.randint(0, classes, (5,))
     singles = [Batch(x[i : i + 1], y[i : i + 1], torch.tensor([i]), None) for i in range(5)]
-    gradients = torch.stack([learner.gradient(flat, single, cross_entropy) for single in singles])
+    gradients = torch.stack([learner.gradient(flat, single) for single in singles])
 
     keeper, batch = Bookkeeper(learner), Batch(x, y, torch.arange(5), None)
-    assert torch.allclose(keeper.squares(flat, batch, cross_entropy), gradients.square().sum(dim=0), atol=1e-11)
-    book = keeper.book(flat, batch, cross_entropy)
+    assert torch.allclose(keeper.squares(flat, batch), gradients.square().sum(dim=0), atol=1e-11)
+    book = keeper.book(flat, batch)
     by_layer = torch.stack([part.norm(dim=1) for part in gradients.split(learner.layout.layers, dim=1)], dim=1)
     assert torch.allclose(book.layer_norms(), by_layer, rtol=1e-9, atol=1e-12)
     weights = torch.rand(5, dtype=torch.float64)
@@ -76,10 +77,10 @@ def test_it_is_one_backward_pass_for_each_record(module: nn.Module, shape: tuple
 def test_float32_is_within_a_hundred_thousandth() -> None:
     torch.manual_seed(1)
     module = models.build("lenet", (1, 28, 28), 10)
-    learner, flat = Learner(module), flatten(module)
+    learner, flat = Learner(module, Classification.numbered(10)), flatten(module)
     x, y = torch.randn(8, 1, 28, 28), torch.randint(0, 10, (8,))
-    book = Bookkeeper(learner).book(flat, Batch(x, y, torch.arange(8), None), cross_entropy)
-    single = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy) for i in range(8)]
+    book = Bookkeeper(learner).book(flat, Batch(x, y, torch.arange(8), None))
+    single = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None)) for i in range(8)]
     assert torch.allclose(book.weighted_sum(torch.ones(8)), torch.stack(single).sum(dim=0), atol=1e-5)
     exact = torch.stack(single).double().norm(dim=1)
     assert torch.allclose(book.layer_norms().double().norm(dim=1), exact, rtol=1e-5)
@@ -88,9 +89,9 @@ def test_float32_is_within_a_hundred_thousandth() -> None:
 def test_norms_of_wide_layers_are_added_up_in_double_precision() -> None:
     """A hundred thousand equal numbers added up one after the other in float32 are off by a ten-thousandth."""
     wide = 100_003
-    learner = Learner(nn.Sequential(nn.Linear(wide, 2, bias=False)))
+    learner = Learner(nn.Sequential(nn.Linear(wide, 2, bias=False)), Classification.numbered(2))
     x, y = torch.full((1, wide), 0.1), torch.tensor([0])
-    book = Bookkeeper(learner).book(torch.zeros(2 * wide), Batch(x, y, y, None), cross_entropy)
+    book = Bookkeeper(learner).book(torch.zeros(2 * wide), Batch(x, y, y, None))
     assert float(book.pages[0].norms()) == pytest.approx(math.sqrt(2 * 0.5**2 * wide * 0.1**2), rel=1e-7)
 
 
@@ -122,7 +123,7 @@ def tied() -> nn.Module:
 )
 def test_an_unknown_layer_is_refused_by_name(module: nn.Module, named: str) -> None:
     with pytest.raises(UserError, match=named):
-        Bookkeeper(Learner(module))
+        Bookkeeper(Learner(module, Classification.numbered(10)))
 
 
 def test_a_layer_used_twice_is_refused() -> None:
@@ -135,10 +136,10 @@ def test_a_layer_used_twice_is_refused() -> None:
             return self.layer(self.layer(x))
 
     module = Twice()
-    keeper = Bookkeeper(Learner(module))
+    keeper = Bookkeeper(Learner(module, Classification.numbered(10)))
     batch = Batch(torch.randn(2, 3), torch.tensor([0, 1]), torch.arange(2), None)
     with pytest.raises(UserError, match="twice"):
-        keeper.book(flatten(module), batch, cross_entropy)
+        keeper.book(flatten(module), batch)
 
 
 class Rearranged(nn.Module):
@@ -160,7 +161,7 @@ def test_a_layer_that_does_not_see_records_as_rows_is_refused(transposed: bool) 
     module = Rearranged(transposed)
     batch = Batch(torch.randn(4, 4, 3), torch.tensor([0, 1, 0, 1]), torch.arange(4), None)
     with pytest.raises(UserError, match="'layer' does not see one row for each record"):
-        Bookkeeper(Learner(module)).book(flatten(module), batch, cross_entropy)
+        Bookkeeper(Learner(module, Classification.numbered(10))).book(flatten(module), batch)
 
 
 def test_a_layer_that_is_not_called_is_refused() -> None:
@@ -174,13 +175,13 @@ def test_a_layer_that_is_not_called_is_refused() -> None:
 
     module, batch = Aside(), Batch(torch.randn(2, 3), torch.tensor([0, 1]), torch.arange(2), None)
     with pytest.raises(UserError, match="'layer' is not called"):
-        Bookkeeper(Learner(module)).book(flatten(module), batch, cross_entropy)
+        Bookkeeper(Learner(module, Classification.numbered(10))).book(flatten(module), batch)
 
 
 def test_fisher_by_books_is_fisher_by_vmap() -> None:
     torch.manual_seed(2)
     module = models.build("lenet", (1, 28, 28), 10)
-    learner, flat = Learner(module), flatten(module)
+    learner, flat = Learner(module, Classification.numbered(10)), flatten(module)
     data = Records(torch.randn(9, 1, 28, 28), torch.randint(0, 10, (9,)), learner, seed=1)
     whole = learner.squared_gradients(flat, Batch(data.x, data.y, data.y, None)) / 9
     assert torch.allclose(data.fisher(flat, chunk=4), whole, atol=1e-6)

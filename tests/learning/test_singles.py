@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper, Keeper, keeper_of
 from sordino.learning.singles import FormedBook, Singles
 from sordino.models.tokens import declare_tokens, examples
 from sordino.privacy.clipping import clipped_sum
+from sordino.tasks import Classification
 
 CLIP = torch.tensor([0.5])
 
@@ -221,7 +222,7 @@ def learner_of(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> Learner
     torch.manual_seed(0)
     module = make()
     declare_tokens(module, shape)
-    return Learner(module)
+    return Learner(module, Classification.numbered(10))
 
 
 def batch_of(learner: Learner, shape: tuple[int, ...], count: int = 7) -> Batch:
@@ -230,13 +231,13 @@ def batch_of(learner: Learner, shape: tuple[int, ...], count: int = 7) -> Batch:
 
 
 def summed(keeper: Keeper, flat: Tensor, batch: Batch, clip: Tensor = CLIP) -> Tensor:
-    return torch.stack([clipped_sum(book, clip) for book in keeper.books(flat, batch, cross_entropy)]).sum(dim=0)
+    return torch.stack([clipped_sum(book, clip) for book in keeper.books(flat, batch)]).sum(dim=0)
 
 
 def looped(learner: Learner, flat: Tensor, batch: Batch) -> Tensor:
     """The gradients of single records, one backward pass each."""
     singles = [Batch(x.unsqueeze(0), y.reshape(1), y.reshape(1), None) for x, y in zip(batch.x, batch.y, strict=True)]
-    return torch.stack([learner.gradient(flat, one, cross_entropy) for one in singles])
+    return torch.stack([learner.gradient(flat, one) for one in singles])
 
 
 @pytest.mark.parametrize("name", [*PROVEN, *OTHERS])
@@ -251,7 +252,7 @@ def test_books_and_vmap_and_a_loop_agree(name: str) -> None:
     learner.module.train()
     for one in {keeper, Singles(learner)}:
         assert torch.allclose(summed(one, flat, batch), clipped, atol=1e-5)
-        assert torch.allclose(one.squares(flat, batch, cross_entropy), each.square().sum(dim=0), atol=1e-5)
+        assert torch.allclose(one.squares(flat, batch), each.square().sum(dim=0), atol=1e-5)
         assert torch.allclose(one.logits(flat, batch.x), said, atol=1e-5)
         assert learner.module.training
 
@@ -274,7 +275,7 @@ def test_batches_that_do_not_fit_into_memory_are_divided(monkeypatch: pytest.Mon
     flat, batch, singles = flatten(learner.written), batch_of(learner, (6,)), Singles(learner)
     whole = summed(singles, flat, batch)
     monkeypatch.setattr("sordino.learning.singles.HELD", 3 * learner.layout.size)
-    assert [len(book.gradients) for book in singles.books(flat, batch, cross_entropy)] == [3, 3, 1]
+    assert [len(book.gradients) for book in singles.books(flat, batch)] == [3, 3, 1]
     assert torch.allclose(summed(singles, flat, batch), whole, atol=1e-6)
 
 
@@ -291,7 +292,7 @@ def test_each_record_has_its_own_dropout() -> None:
     learner = learner_of(lambda: Transformer(0.5), (4, 6))
     flat, batch = flatten(learner.written), batch_of(learner, (4, 6))
     twice = Batch(batch.x[:1].expand(2, -1, -1), batch.y[:1].expand(2), batch.index[:2], None)
-    (book,) = keeper_of(learner, (4, 6)).books(flat, twice, cross_entropy)
+    (book,) = keeper_of(learner, (4, 6)).books(flat, twice)
     assert not torch.allclose(*book.gradients)  # type: ignore[attr-defined]
 
 
@@ -400,14 +401,14 @@ def test_norms_of_formed_gradients_are_never_too_small() -> None:
     huge = FormedBook(learner.layout, 1e30 * gradients, 3).part_norms(1)
     assert torch.isfinite(huge).all()
     singles = Singles(learner)
-    (book,) = singles.books(flatten(learner.written), batch_of(learner, (6,)), cross_entropy)
+    (book,) = singles.books(flatten(learner.written), batch_of(learner, (6,)))
     assert book.most == 7
 
 
 def test_books_of_a_divided_batch_know_of_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learner_of(Net, (6,))
     monkeypatch.setattr("sordino.learning.singles.HELD", 3 * learner.layout.size)
-    books = Singles(learner).books(flatten(learner.written), batch_of(learner, (6,)), cross_entropy)
+    books = Singles(learner).books(flatten(learner.written), batch_of(learner, (6,)))
     assert [book.most for book in books] == [7, 7, 7]
 
 
@@ -419,7 +420,7 @@ def test_layers_that_mean_another_dimension_are_not_proven() -> None:
         [nn.Flatten(0, 1), nn.Unflatten(0, (-1, 4)), nn.Flatten(), nn.Linear(16, 3)],
     ):
         with pytest.raises(UserError, match=r"not known|not called|fails"):
-            Bookkeeper(Learner(nn.Sequential(*layers))).prove((4, 4))
+            Bookkeeper(Learner(nn.Sequential(*layers), Classification.numbered(10))).prove((4, 4))
 
 
 @pytest.mark.parametrize("place", ["network", "layer", "forward"])
@@ -431,9 +432,9 @@ def test_what_hooks_do_is_not_proven(place: str) -> None:
         part = module if place == "network" else module.first
         part.register_forward_pre_hook(lambda layer, inputs: (inputs[0].cumsum(0),))
     with pytest.raises(UserError, match=r"hooks|not known"):
-        Bookkeeper(Learner(module)).prove((6,))
+        Bookkeeper(Learner(module, Classification.numbered(10))).prove((6,))
     with pytest.raises(UserError, match="mixes the records"):
-        keeper_of(Learner(module), (6,))
+        keeper_of(Learner(module, Classification.numbered(10)), (6,))
 
 
 def test_a_sequence_that_does_something_else_is_no_chain() -> None:
@@ -441,8 +442,8 @@ def test_a_sequence_that_does_something_else_is_no_chain() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x.cumsum(0))
 
-    assert Learner(Sums(nn.Linear(6, 3))).chain is None
+    assert Learner(Sums(nn.Linear(6, 3)), Classification.numbered(3)).chain is None
     hooked = nn.Sequential(nn.Linear(6, 3))
     hooked[0].register_forward_hook(lambda layer, inputs, output: output.cumsum(0))
-    assert Learner(hooked).chain is None
-    assert Learner(nn.Sequential(nn.Linear(6, 3))).chain is not None
+    assert Learner(hooked, Classification.numbered(10)).chain is None
+    assert Learner(nn.Sequential(nn.Linear(6, 3)), Classification.numbered(3)).chain is not None

@@ -17,12 +17,13 @@ from sordino.learning.parameters import flatten
 from sordino.methods.acdp_pfsd import ACDPpFSD
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.thresholds import Fixed
+from sordino.tasks import Classification
 from sordino.testing.case import OneRound
 
 
 def client() -> tuple[Records, torch.Tensor]:
     torch.manual_seed(0)
-    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Classification.numbered(3))
     x = torch.randn(12, 4)
     return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
 

@@ -23,6 +23,7 @@ from sordino.methods.nbafl import NbAFL
 from sordino.methods.ppsgd import PPSGD, head
 from sordino.parts.masks import scale_to_unit
 from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.tasks import Classification
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 from sordino.util.formatting import round_up
 
@@ -36,7 +37,9 @@ NOTHING_OF_THEIR_OWN = {
 
 def client(count: int = 12) -> tuple[Records, torch.Tensor]:
     torch.manual_seed(0)
-    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))
+    learner = Learner(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), Classification.numbered(3)
+    )
     x = torch.randn(count, 4)
     return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
 

@@ -31,6 +31,7 @@ from sordino.methods.pacfl import PACFL
 from sordino.parts.clustering import least_loss, starts
 from sordino.parts.record_thresholds import Fixed, Percentile
 from sordino.study.sweep import cells
+from sordino.tasks import Classification
 from sordino.testing.case import OneRound
 
 ENGINES = ["one-by-one", "stacked"]
@@ -102,7 +103,9 @@ def two_kinds(clients: int = 8) -> FederatedData:
         ClientData(str(n), data.x[part], (data.y[part] + n % 2) % 10, data.x[part], (data.y[part] + n % 2) % 10)
         for n, part in enumerate(parts)
     )
-    return FederatedData("two kinds", made, 10, tuple(data.x.shape[1:]), fingerprint="two kinds")
+    return FederatedData(
+        "two kinds", made, Classification.numbered(10), tuple(data.x.shape[1:]), fingerprint="two kinds"
+    )
 
 
 def on_two_kinds(method: object, folder: Path, rounds: int, **keys: object) -> OneRound:

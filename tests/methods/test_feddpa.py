@@ -17,6 +17,7 @@ from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.feddpa import FedDPA, scaled
 from sordino.privacy.budget.client_plan import plan
 from sordino.privacy.views import VIEWS
+from sordino.tasks import Classification
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 from sordino.util.formatting import round_up
 
@@ -26,7 +27,7 @@ LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
 
 def client(count: int = 12) -> tuple[Records, torch.Tensor]:
     torch.manual_seed(0)
-    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Classification.numbered(3))
     x = torch.randn(count, 4)
     return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
 

@@ -27,6 +27,7 @@ from sordino.parts.thresholds import Fixed, LayerWise, Threshold, first_weights,
 from sordino.privacy.accounting.gaussian import epsilon_of, rdp_multiplier
 from sordino.privacy.budget.client_plan import multiplier_for
 from sordino.store.store import Store
+from sordino.tasks import Classification
 from sordino.testing.case import OneRound
 
 # The paper's SVHN network has four layers and 1,626,442 parameters.
@@ -97,7 +98,9 @@ def test_the_penalty_is_the_gradient_of_both_constraints() -> None:
 
 def client() -> tuple[Records, torch.Tensor]:
     torch.manual_seed(0)
-    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    learner = Learner(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), Classification.numbered(3)
+    )
     x = torch.randn(12, 4)
     return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
 

@@ -38,6 +38,7 @@ from sordino.methods.local import Local
 from sordino.methods.mr_mtl import MRMTL
 from sordino.methods.mr_mtl_record import MRMTLRecord
 from sordino.methods.pfedsd import PFedSD
+from sordino.tasks import Classification
 from sordino.testing.case import CLIENTS, Case
 
 ENGINES = ["one-by-one", "stacked"]
@@ -196,7 +197,9 @@ def test_thresholds_of_all_kinds(method: str, clipping: str, tmp_path: Path) -> 
 def client() -> tuple[Records, Tensor, Tensor]:
     """Twelve records in one batch, a model and another one; two layers of 15 and 8 parameters."""
     torch.manual_seed(0)
-    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
+    learner = Learner(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), Classification.numbered(2)
+    )
     x = torch.randn(12, 4)
     model = flatten(learner.module)
     return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), model, model + 0.3 * torch.randn(len(model))

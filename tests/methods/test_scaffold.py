@@ -13,7 +13,7 @@ from whole_runs import Ended
 
 from sordino.errors import UserError
 from sordino.experiment.hyperparameters import make_method
-from sordino.learning.network import Batch, cross_entropy
+from sordino.learning.network import Batch
 from sordino.method import Method
 from sordino.methods.dp_scaffold import DPScaffold
 from sordino.methods.fedavg import FedAvg
@@ -30,7 +30,7 @@ EVERY = {"batch": 10_000}
 def gradient(run: Ended, client: int, model: torch.Tensor, chosen: slice = slice(None)) -> torch.Tensor:
     """The plain gradient of a client's records."""
     x, y = run.prepared.data.train.part(client)
-    return run.prepared.learner.gradient(model.clone(), Batch(x[chosen], y[chosen], y, None), cross_entropy)
+    return run.prepared.learner.gradient(model.clone(), Batch(x[chosen], y[chosen], y, None))
 
 
 def test_how_far_a_constant_gradient_reaches() -> None:

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from sordino.errors import UserError
-from sordino.learning.network import Learner, Records, scrambled
+from sordino.learning.network import Learner, Records, scramble
 from sordino.methods import find, names
 from sordino.methods.bases import Clipped
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.augmentation import MARGIN, _shifts, change_of, crop, crop_and_mirror, shift_images
+from sordino.tasks import Classification
 from sordino.testing.case import Case, OneRound
 from sordino.testing.runs import stacked_and_one_by_one_agree
 
@@ -43,7 +44,7 @@ def test_channels_move_together_and_are_filled_up_each_with_its_darkest() -> Non
 
 def test_all_shifts_come_equally_often() -> None:
     """Within six standard errors of a count: once in five hundred million looks by chance, over 81 + 1 looks."""
-    numbers = scrambled(torch.arange(81_000))
+    numbers = scramble(torch.arange(81_000))
     down, across = _shifts(numbers)
     counts = torch.bincount((down + MARGIN) * 9 + across + MARGIN, minlength=81)
     assert len(counts) == 81
@@ -56,7 +57,12 @@ def test_all_shifts_come_equally_often() -> None:
 
 def test_each_pass_sees_other_images_and_the_records_stay_as_they_are() -> None:
     x = torch.rand(6, 1, 12, 12)
-    data = Records(x.clone(), torch.arange(6) % 3, Learner(nn.Sequential(nn.Flatten(), nn.Linear(144, 3))), seed=1)
+    data = Records(
+        x.clone(),
+        torch.arange(6) % 3,
+        Learner(nn.Sequential(nn.Flatten(), nn.Linear(144, 3)), Classification.numbered(3)),
+        seed=1,
+    )
     passes = []
     for _ in range(2):
         (batch,) = data.batches(6, change_of("crop-flip"))

@@ -19,21 +19,20 @@ from sordino.parts.blending import (
     MEMBERS,
     PRIOR,
     Blended,
-    counts_without_each,
     folds,
-    frequencies,
     mixture,
     offsets,
     power,
     priors,
-    sharpen,
     trust_of,
     weights,
 )
 from sordino.privacy.unit import Unit
+from sordino.tasks import Classification
 
 HERE = torch.ones(2, dtype=torch.bool)
 AS_THEY_ARE = torch.zeros(2, 2)
+TASK = Classification.numbered(2)
 
 
 def test_members_that_know_the_same_are_weighed_alike() -> None:
@@ -110,13 +109,13 @@ def test_trust_grows_with_the_square_of_what_can_be_trained() -> None:
 
 def test_a_mixture_mixes_probabilities() -> None:
     two = torch.log(torch.tensor([[[0.9, 0.1]], [[0.2, 0.8]]]))
-    mixed = mixture(two, torch.tensor([0.25, 0.75]), torch.ones(2), AS_THEY_ARE).exp()
+    mixed = mixture(TASK, two, torch.tensor([0.25, 0.75]), torch.ones(2), AS_THEY_ARE).exp()
     torch.testing.assert_close(mixed, torch.tensor([[0.25 * 0.9 + 0.75 * 0.2, 0.25 * 0.1 + 0.75 * 0.8]]))
 
 
 def test_who_has_no_weight_cannot_spoil_a_mixture() -> None:
     two = torch.stack([torch.log(torch.tensor([[0.9, 0.1]])), torch.tensor([[-math.inf, 0.0]])])
-    torch.testing.assert_close(mixture(two, torch.tensor([1.0, 0.0]), torch.ones(2), AS_THEY_ARE), two[0])
+    torch.testing.assert_close(mixture(TASK, two, torch.tensor([1.0, 0.0]), torch.ones(2), AS_THEY_ARE), two[0])
 
 
 def test_a_blended_network_gives_the_logarithms_of_mixed_probabilities() -> None:
@@ -124,7 +123,7 @@ def test_a_blended_network_gives_the_logarithms_of_mixed_probabilities() -> None
     one, two, x = nn.Linear(3, 4), nn.Linear(3, 4), torch.randn(5, 3)
     shares, labels = torch.tensor([0.3, 0.5, 0.2]), torch.tensor([0.1, 0.2, 0.3, 0.4])
     added = torch.stack([torch.zeros(4), torch.zeros(4), labels.log()])
-    model = Blended([one, two, two], shares, torch.tensor([1.0, 0.5, 1.0]), added)
+    model = Blended(Classification.numbered(4), [one, two, two], shares, torch.tensor([1.0, 0.5, 1.0]), added)
     adjusted = two(x).softmax(dim=1) * labels
     expected = 0.3 * one(x).softmax(dim=1) + 0.5 * (two(x) / 2).softmax(dim=1) + 0.2 * functional.normalize(adjusted, 1)
     torch.testing.assert_close(model(x).exp(), expected)
@@ -141,12 +140,15 @@ def test_a_model_that_overflowed_is_left_out() -> None:
 
 
 def test_every_label_is_counted_as_three_records_more_than_there_are() -> None:
-    found = frequencies(torch.tensor([[5, 0, 1], [0, 0, 0]])).exp()
-    torch.testing.assert_close(found, torch.tensor([[8 / 15, 3 / 15, 4 / 15], [1 / 3, 1 / 3, 1 / 3]]))
+    task = Classification.numbered(3)
+    found = task.frequencies(torch.tensor([0, 2, 0, 0, 0, 0])).exp()
+    torch.testing.assert_close(found, torch.tensor([8 / 15, 3 / 15, 4 / 15]))
+    torch.testing.assert_close(task.frequencies(torch.zeros(0, dtype=torch.int64)).exp(), torch.full((3,), 1 / 3))
 
 
 def test_a_record_is_not_judged_by_its_own_label() -> None:
-    assert counts_without_each(torch.tensor([0, 0, 2]), 3).tolist() == [[1, 0, 1], [1, 0, 1], [2, 0, 0]]
+    found = Classification.numbered(3).frequencies_without_each(torch.tensor([0, 0, 2])).exp()
+    torch.testing.assert_close(found * 11, torch.tensor([[4.0, 3.0, 4.0], [4.0, 3.0, 4.0], [5.0, 3.0, 3.0]]))
 
 
 def test_only_what_is_adjusted_meets_the_clients_labels() -> None:
@@ -158,7 +160,7 @@ def test_only_what_is_adjusted_meets_the_clients_labels() -> None:
 
 def test_probabilities_are_raised_to_powers() -> None:
     """The square roots of 0.64 and 0.36 are 0.8 and 0.6, of which 4/7 and 3/7 are left."""
-    found = sharpen(torch.log(torch.tensor([[0.64, 0.36]])), 0.5, AS_THEY_ARE[0]).exp()
+    found = TASK.sharpen(torch.log(torch.tensor([[0.64, 0.36]])), 0.5, AS_THEY_ARE[0]).exp()
     torch.testing.assert_close(found, torch.tensor([[4 / 7, 3 / 7]]))
 
 
@@ -170,14 +172,14 @@ def test_who_is_too_sure_is_made_less_sure() -> None:
     """
     sure = torch.log(torch.tensor([[0.999, 0.001]])).repeat(40, 1)
     labels = torch.arange(40) % 2
-    assert power(sure, labels, AS_THEY_ARE[0]) == 0.2
-    assert power(sure, torch.zeros(40, dtype=torch.int64), AS_THEY_ARE[0]) >= 1
-    assert power(sure[:0], labels[:0], AS_THEY_ARE[0]) == 1
+    assert power(TASK, sure, labels, AS_THEY_ARE[0]) == 0.2
+    assert power(TASK, sure, torch.zeros(40, dtype=torch.int64), AS_THEY_ARE[0]) >= 1
+    assert power(TASK, sure[:0], labels[:0], AS_THEY_ARE[0]) == 1
 
 
 def test_few_records_do_not_change_how_sure_a_member_is() -> None:
     """One record at 0.6 gains at most log 0.69 - log 0.6 = 0.14 by squaring, and caution costs 4 log(2)^2 = 1.9."""
-    assert power(torch.log(torch.tensor([[0.6, 0.4]])), torch.tensor([0]), AS_THEY_ARE[0]) == 1
+    assert power(TASK, torch.log(torch.tensor([[0.6, 0.4]])), torch.tensor([0]), AS_THEY_ARE[0]) == 1
 
 
 def test_folds_spread_every_label() -> None:

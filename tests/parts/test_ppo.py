@@ -12,6 +12,7 @@ from torch import nn
 from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import flatten
 from sordino.parts.ppo import LearnedThreshold, Ppo, advantages, gradient, trimmed_mean
+from sordino.tasks import Classification
 
 
 def transitions(agent: Ppo, count: int) -> tuple[dict, torch.Tensor]:
@@ -233,7 +234,7 @@ def _chosen() -> list[tuple[dict[str, Any], float]]:
 def test_clients_tell_how_the_received_model_does() -> None:
     """Not the one they have just trained, which has been neither clipped nor noised."""
     torch.manual_seed(0)
-    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), Classification.numbered(3))
     x = torch.randn(12, 4)
     data, received = Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
     told = LearnedThreshold(reads="metrics").tell(torch.zeros(15), received + 5, {"global": received}, data)

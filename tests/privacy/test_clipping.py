@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from sordino import models
-from sordino.learning.network import Batch, Learner, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.pages import Page, rounding
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Book, Bookkeeper
 from sordino.learning.stacked import StackedBook
 from sordino.privacy.clipping import CompiledSum, clipped_sum, clipping_factors, compile_sum, trace
+from sordino.tasks import Classification
 
 Parts = Literal["whole", "layers", "tensors"]
 """What has a threshold of its own."""
@@ -83,13 +84,13 @@ class Case:
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...], clip: float, parts: Parts = "whole") -> None:
         self.module, self.shape = module, shape
-        self.keeper, self.flat = Bookkeeper(Learner(module)), flatten(module)
+        self.keeper, self.flat = Bookkeeper(Learner(module, Classification.numbered(10))), flatten(module)
         layout = self.keeper.learner.layout
         self.sizes = {"whole": [layout.size], "layers": layout.layers, "tensors": layout.sizes}[parts]
         self.clip = clip * torch.linspace(1, 2, len(self.sizes), dtype=torch.float64)
 
     def book(self, x: Tensor, y: Tensor) -> Book:
-        return self.keeper.book(self.flat, Batch(x, y, y, None), cross_entropy)
+        return self.keeper.book(self.flat, Batch(x, y, y, None))
 
     def over(self, vector: Tensor) -> float:
         """The norm of a record's contribution over its threshold: the largest over parts, if each has its own."""
@@ -306,13 +307,13 @@ def check_compiled(at: Case, made: CompiledSum, x: Tensor) -> None:
 @pytest.mark.parametrize("name", ["convolution, products", "linear along a sequence, products", "group norm"])
 def test_compiled_sums_keep_the_threshold(name: str) -> None:
     at = case(name, 1e-3, "layers")
-    check_compiled(at, compile_sum(at.module, SHAPE, 5, len(at.clip)), patterns(SHAPE))
+    check_compiled(at, compile_sum(at.module, SHAPE, Classification.numbered(5), len(at.clip)), patterns(SHAPE))
 
 
 @pytest.mark.slow
 def test_compiled_sums_see_gradients_that_cancel() -> None:
     at = cancelling()
-    made = compile_sum(at.module, SHAPE, 5, len(at.clip))
+    made = compile_sum(at.module, SHAPE, Classification.numbered(5), len(at.clip))
     for scale in (1.0, 254.9, 1e4):
         check_compiled(at, made, scale * (1 + 1e-6 * torch.randn(20, *SHAPE)))
 

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.clipping import CompiledSum, clipped_sum, compile_sum, trace
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
+from sordino.tasks import Classification
 from sordino.util.processes import CAN_FORK
 
 NETWORKS = {
@@ -70,7 +71,7 @@ class Case:
         torch.manual_seed(0)
         make, self.shape = NETWORKS[name]
         self.module = make()
-        self.keeper, self.flat = Bookkeeper(Learner(self.module)), flatten(self.module)
+        self.keeper, self.flat = Bookkeeper(Learner(self.module, Classification.numbered(10))), flatten(self.module)
         layers = len(self.keeper.layers)
         self.clip = torch.linspace(0.1, 0.3, layers) if layered else torch.tensor([0.2])
         self.x, self.y = torch.randn(150, *self.shape), torch.randint(0, 10, (150,))
@@ -79,10 +80,10 @@ class Case:
         return CompiledSum(trace(self.keeper, (self.flat, self.x[:7], self.y[:7], self.clip.double())), len(self.clip))
 
     def compile(self) -> CompiledSum:
-        return compile_sum(self.module, self.shape, 10, len(self.clip))
+        return compile_sum(self.module, self.shape, Classification.numbered(10), len(self.clip))
 
     def eager(self, x: Tensor, y: Tensor) -> Tensor:
-        return clipped_sum(self.keeper.book(self.flat, Batch(x, y, y, None), cross_entropy), self.clip)
+        return clipped_sum(self.keeper.book(self.flat, Batch(x, y, y, None)), self.clip)
 
     def check(self, made: CompiledSum) -> None:
         """Batches of any size give the eager sum, also in pieces; nobody counts more than the threshold."""
@@ -155,16 +156,15 @@ def test_traced_steps_are_eager_steps() -> None:
 
 def test_what_it_was_not_compiled_for_stays_eager() -> None:
     made = CompiledSum(lambda *inputs: pytest.fail("not for this"), thresholds=1)
-    assert made.fits(2, torch.ones(1), cross_entropy)
-    assert not made.fits(1, torch.ones(1), cross_entropy)
-    assert not made.fits(2, torch.ones(3), cross_entropy)
-    assert not made.fits(2, torch.ones(1), lambda logits, batch: logits.sum(dim=1))
+    assert made.fits(2, torch.ones(1))
+    assert not made.fits(1, torch.ones(1))
+    assert not made.fits(2, torch.ones(3))
 
 
 def test_networks_that_draw_random_numbers_are_refused() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
     with pytest.raises(UserError, match="cannot be compiled here: it draws random numbers"):
-        compile_sum(module, (4,), 2)
+        compile_sum(module, (4,), Classification.numbered(2))
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
@@ -178,7 +178,7 @@ def test_code_that_the_processor_cannot_run_kills_only_a_child(monkeypatch: pyte
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: deadly)
     with pytest.raises(UserError, match="cannot be compiled here: it was killed by SIGILL"):
-        compile_sum(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
+        compile_sum(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), Classification.numbered(2))
 
 
 @pytest.mark.parametrize(("size", "wrong"), [(13, 1.01), (2, 1.01), (61, 0.0), (0, 1.0)])
@@ -194,10 +194,10 @@ def test_a_compiler_whose_results_differ_is_not_believed(
     monkeypatch.setattr(torch, "compile", compiler)
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     if wrong == 1.0:
-        assert compile_sum(module, (4,), 2).thresholds == 1
+        assert compile_sum(module, (4,), Classification.numbered(2)).thresholds == 1
     else:
         with pytest.raises(UserError, match="cannot be compiled here: compiled, its results differ"):
-            compile_sum(module, (4,), 2)
+            compile_sum(module, (4,), Classification.numbered(2))
 
 
 def test_networks_that_look_at_values_are_refused() -> None:
@@ -210,4 +210,4 @@ def test_networks_that_look_at_values_are_refused() -> None:
             return self.layer(x if x.sum() > 0 else 2 * x)
 
     with pytest.raises(UserError, match="cannot be compiled here"):
-        compile_sum(Branching(), (4,), 2)
+        compile_sum(Branching(), (4,), Classification.numbered(2))

@@ -14,7 +14,7 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 
 from sordino.errors import UserError
-from sordino.learning.network import Batch, Learner, cross_entropy
+from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
@@ -53,6 +53,7 @@ from sordino.privacy.release.base import mirror_upper
 from sordino.privacy.release.of_records import without_privacy
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
 from sordino.privacy.unit import Unit
+from sordino.tasks import Classification
 
 
 # delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
@@ -199,13 +200,13 @@ def records(charge: Sampled = (0.5, 2.0, 3)) -> tuple[PrivateRecords, Tensor, Le
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
     x, y = torch.randn(40, 6) * 3, torch.randint(0, 3, (40,))
-    keeper = Bookkeeper(Learner(module))
+    keeper = Bookkeeper(Learner(module, Classification.numbered(10)))
     return private(x, y, keeper, charge), flatten(module), keeper.learner, x, y
 
 
 def test_without_noise_it_is_the_sum_of_clipped_gradients() -> None:
     data, flat, learner, x, y = records(charge=(1.0, 1e-12, 1))
-    each = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy) for i in range(40)]
+    each = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None)) for i in range(40)]
     clipped = [g * min(1.0, 0.5 / float(g.norm())) for g in each]
     assert torch.allclose(data.gradient(flat), torch.stack(clipped).sum(dim=0) / 40, atol=2e-6)
     assert sum(float(g.norm()) > 0.5 for g in each) > 10, "the threshold matters here"
@@ -223,7 +224,7 @@ def test_validation_records_are_judged_one_by_one() -> None:
             return self.last(x.cumsum(0))
 
     torch.manual_seed(0)
-    learner, x, y = Learner(Cumulated()), torch.randn(7, 6), torch.arange(7) % 3
+    learner, x, y = Learner(Cumulated(), Classification.numbered(10)), torch.randn(7, 6), torch.arange(7) % 3
     flat = flatten(learner.written)
 
     def losses() -> Tensor:
@@ -258,7 +259,7 @@ def test_a_record_that_is_not_finite_counts_nothing(bad: float) -> None:
     x, y = torch.randn(5, 6), torch.randint(0, 3, (5,))
     with_it = torch.cat([x[:2], torch.full((1, 6), bad), x[3:]])
     without = torch.arange(5) != 2
-    keeper, flat = Bookkeeper(Learner(module)), flatten(module)
+    keeper, flat = Bookkeeper(Learner(module, Classification.numbered(10))), flatten(module)
 
     def whole(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The noiseless sum over all records."""
@@ -274,7 +275,7 @@ def test_the_noise_has_the_stated_deviation_and_is_never_reused() -> None:
     flat = flatten(module)
     flat[:] = 0
     flat[-2] = 100.0  # sure and right, so the bias has no gradient; zero inputs give none either
-    keeper = Bookkeeper(Learner(module))
+    keeper = Bookkeeper(Learner(module, Classification.numbered(10)))
     drawn = []
     for question in range(2):
         for client in range(2):
@@ -292,7 +293,7 @@ def test_batches_are_poisson_sampled_and_may_be_empty() -> None:
     """Each record enters a batch with the rate, independently: counted from noiseless gradients of one-hot records."""
     count, rate, steps = 60, 0.05, 400
     module = nn.Sequential(nn.Flatten(), nn.Linear(count, 2, bias=False))
-    keeper, y = Bookkeeper(Learner(module)), torch.zeros(count, dtype=torch.int64)
+    keeper, y = Bookkeeper(Learner(module, Classification.numbered(10))), torch.zeros(count, dtype=torch.int64)
     data = private(torch.eye(count), y, keeper, (rate, 1e-12, steps), 9.0, source=Seeded(3, "identity"))
     flat = torch.zeros(2 * count)
     entered = torch.stack([(data.gradient(flat)[:count].abs() > 1e-6).float() for _ in range(steps)])
@@ -309,7 +310,7 @@ def judging(clip: float, bare: bool = False) -> tuple[PrivateRecords, Tensor, Te
     _, flat, learner, x, y = records()
     exit = SampledGradients(Seeded(0, "identity"), (0, 7), (1.0, 2.0, 3), torch.tensor(clip))
     data = PrivateRecords(x, y, torch.arange(40) < 10, Bookkeeper(learner), exit, bare)
-    singles = [learner.gradient(flat, Batch(x[k : k + 1], y[k : k + 1], y, None), cross_entropy) for k in range(40)]
+    singles = [learner.gradient(flat, Batch(x[k : k + 1], y[k : k + 1], y, None)) for k in range(40)]
     layers = learner.layout.layers
     return data, flat, torch.stack([torch.stack([part.norm() for part in one.split(layers)]) for one in singles])
 
@@ -398,7 +399,7 @@ SEPARATE = [0.3, 0.4, 1.2, 0.1]
 def test_separate_tensors_have_noise_in_proportion_to_their_own_thresholds(noise: MechanismName) -> None:
     """Records whose gradients vanish leave noise alone: N(0, (z C_l)^2) on tensor l, over the expected batch."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(60, 40), nn.Linear(40, 50))
-    keeper, flat = Bookkeeper(Learner(module)), torch.zeros(60 * 40 + 40 + 40 * 50 + 50)
+    keeper, flat = Bookkeeper(Learner(module, Classification.numbered(10))), torch.zeros(60 * 40 + 40 + 40 * 50 + 50)
     flat[-50] = 100.0  # sure and right
     x, y, sizes = torch.zeros(10, 60), torch.zeros(10, dtype=torch.int64), keeper.learner.layout.sizes
     gate = Gate(Allowance(records=record_plan()), Seeded(0, "identity"), MECHANISMS[noise])
@@ -422,7 +423,7 @@ def test_separate_tensors_are_clipped_each_by_itself() -> None:
     data = PrivateRecords(x, y, torch.zeros(40, dtype=torch.bool), Bookkeeper(learner), exit)
     total = torch.zeros_like(flat)
     for i in range(40):
-        one = learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy)
+        one = learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None))
         parts = zip(one.split(sizes), SEPARATE, strict=True)
         total += torch.cat([part * min(1.0, clip / float(part.norm())) for part, clip in parts])
     assert torch.allclose(data.gradient(flat), total / 40, atol=2e-6)
@@ -446,7 +447,7 @@ def test_separate_tensors_are_charged_what_they_cost_together(tensors: int) -> N
 
 
 def test_thresholds_for_something_else_than_the_networks_parts_are_refused() -> None:
-    layout = Learner(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))).layout
+    layout = Learner(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), Classification.numbered(3)).layout
     assert [layout.parts(count) for count in (1, 2, 4)] == [[43], [28, 15], [24, 4, 12, 3]]
     with pytest.raises(UserError, match="3 thresholds, but the network has 2 layers and 4 tensors"):
         layout.parts(3)
@@ -467,18 +468,18 @@ def measured(clip: float = 0.5) -> tuple[PrivateRecords, Tensor, Learner, Tensor
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
     x, y, aside = torch.randn(60, 6), torch.randint(0, 3, (60,)), torch.arange(60) % 3 == 0
-    keeper = Bookkeeper(Learner(module))
+    keeper = Bookkeeper(Learner(module, Classification.numbered(10)))
     exit = SampledGradients(Seeded(0, "identity"), (0, 7), (0.5, 2.0, 3), torch.as_tensor(clip))
     return PrivateRecords(x, y, aside, keeper, exit), flatten(module), keeper.learner, x, y, aside
 
 
 def test_which_validation_records_are_within_the_threshold() -> None:
     """Against gradients of single records, and sealed; more than are measured at once come in the same order."""
-    from sordino.learning.network import Batch, cross_entropy
+    from sordino.learning.network import Batch
 
     clip = 1.42
     data, flat, learner, x, y, aside = measured(clip)
-    each = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy).norm() for i in range(60)]
+    each = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None)).norm() for i in range(60)]
     within = (torch.stack(each) <= clip).float()
     assert 3 < int(within[aside].sum()) < 17, "the threshold matters here"
     assert not torch.equal(within[aside], within[~aside][:20])
@@ -497,7 +498,12 @@ def test_a_length_that_is_not_known_is_beyond_the_threshold_and_of_no_records_th
     assert open_sealed(data.within(flat)).tolist() == [0.0] * 20
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
-    alone = private(torch.randn(1, 6), torch.zeros(1, dtype=torch.int64), Bookkeeper(Learner(module)), (1.0, 1.0, 1))
+    alone = private(
+        torch.randn(1, 6),
+        torch.zeros(1, dtype=torch.int64),
+        Bookkeeper(Learner(module, Classification.numbered(10))),
+        (1.0, 1.0, 1),
+    )
     assert open_sealed(alone.within(flatten(module))).shape == (0,)
 
 

@@ -19,6 +19,7 @@ from sordino.privacy.gradients import PrivateRecords, PrivateRows, Stack
 from sordino.privacy.integers import Words
 from sordino.privacy.mechanism import FLOATS, MECHANISMS, Mechanism
 from sordino.privacy.noise import Covered, Seeded
+from sordino.tasks import Classification
 
 SIZES = [7, 12, 1]
 
@@ -31,7 +32,7 @@ class Unvalued(Seeded):
 
 
 SOURCE = Unvalued(0, "identity", repeats=True)
-LEARNER = Learner(nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)))
+LEARNER = Learner(nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)), Classification.numbered(3))
 
 
 class Three:

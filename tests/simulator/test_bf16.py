@@ -18,11 +18,12 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.run import resume, start
 from sordino.federation.rounds import RoundReport
-from sordino.learning.network import Batch, Learner, Precision, cross_entropy
+from sordino.learning.network import Batch, Learner, Precision
 from sordino.learning.parameters import flatten
 from sordino.privacy.unit import Unit
 from sordino.simulator import bf16
 from sordino.store.store import NewRun, Store
+from sordino.tasks import Classification
 from sordino.util.processes import CAN_FORK
 
 forking = pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
@@ -219,8 +220,8 @@ def test_bf16_changes_the_layers_and_nothing_else() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 5))
     batch = Batch(torch.randn(16, 32), torch.randint(0, 5, (16,)), torch.arange(16), None)
     flat = flatten(module)
-    exact = Learner(module).gradient(flat, batch, cross_entropy)
-    coarse = Learner(module, "bf16").gradient(flat, batch, cross_entropy)
+    exact = Learner(module, Classification.numbered(10)).gradient(flat, batch)
+    coarse = Learner(module, Classification.numbered(10), "bf16").gradient(flat, batch)
     assert coarse.dtype == torch.float32
     error = (coarse - exact).norm() / exact.norm()
     assert 1e-4 < error < 0.1  # bf16 has eight bits of precision

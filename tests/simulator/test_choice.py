@@ -18,6 +18,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.learning.network import Learner
 from sordino.simulator import choice, effort
+from sordino.tasks import Classification
 
 
 def prepared(**keys: Any) -> Prepared:
@@ -75,7 +76,10 @@ def test_the_kind_of_network_and_optimizer_decides_what_steps_cost(tmp_path: Pat
     chain, other = nn.Sequential(nn.Linear(4, 2)), nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2))
     for module, is_chain in ((chain, True), (other, False)):
         for changes, is_plain in (({}, True), ({"momentum": 0.5}, False), ({"optimizer": "adam"}, False)):
-            assert effort.ways(Learner(module), replace(method, **changes)) is effort.WAYS[is_chain, is_plain]
+            assert (
+                effort.ways(Learner(module, Classification.numbered(10)), replace(method, **changes))
+                is effort.WAYS[is_chain, is_plain]
+            )
 
 
 def test_stacked_clients_wait_for_the_largest() -> None:
@@ -114,7 +118,7 @@ def test_why_clients_are_trained_one_by_one(keys: dict[str, Any], reason: str, t
 @pytest.mark.parametrize("layer", [nn.Conv2d(1, 2, 3), nn.Dropout(0.5)])
 def test_layers_that_gain_nothing_from_a_stack(layer: nn.Module, tmp_path: Path) -> None:
     module = nn.Sequential(layer, nn.Flatten(), nn.Linear(2, 2))
-    why = choice.why_not_stacked(prepared(store=tmp_path).method, Learner(module), 8)
+    why = choice.why_not_stacked(prepared(store=tmp_path).method, Learner(module, Classification.numbered(10)), 8)
     assert why is not None
     assert type(layer).__name__ in why
 
@@ -122,7 +126,9 @@ def test_layers_that_gain_nothing_from_a_stack(layer: nn.Module, tmp_path: Path)
 def test_at_record_level_chains_alone_are_stacked(tmp_path: Path) -> None:
     method = prepared(store=tmp_path, method="dp-fedavg-record").method
     for layer, stacks in ((nn.ReLU(), True), (nn.LayerNorm(64), False)):
-        learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), layer, nn.Linear(64, 10)))
+        learner = Learner(
+            nn.Sequential(nn.Flatten(), nn.Linear(64, 64), layer, nn.Linear(64, 10)), Classification.numbered(10)
+        )
         assert (choice.why_not_stacked(method, learner, 8) is None) == stacks
 
 

@@ -41,7 +41,6 @@ from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending
 from sordino.federation.server import Ground, Server
 from sordino.federation.transport import OutOfBudgetError
-from sordino.learning.metrics import METRICS
 from sordino.learning.network import Records
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
@@ -303,7 +302,7 @@ def ground_of(experiment: Experiment, terms: DeployedTerms) -> Ground:
         public = _public(experiment, terms)
         source = Seeded(terms.experiment.seed, terms.identity)
         records = Records(public.x, public.y, terms.learner, source.key("public") >> 32)
-    return Ground(terms.learner.layout, math.prod(terms.shape), len(terms.labels), records)
+    return Ground(terms.learner.layout, math.prod(terms.shape), terms.learner.task, records)
 
 
 def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
@@ -317,10 +316,10 @@ def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
     if reading.schema is None:
         reading = replace(reading, labels=terms.labels, shape=terms.shape)
     found = load(name, experiment.data_dir, reading)
-    if tuple(found.x.shape[1:]) != terms.shape or found.classes > len(terms.labels):
+    if tuple(found.x.shape[1:]) != terms.shape or not terms.learner.task.admits(found.task):
         raise UserError(
             f"The public data {name!r} do not fit: their records have shape {tuple(found.x.shape[1:])} and "
-            f"{found.classes} classes, but the experiment declares {terms.shape} and {len(terms.labels)}."
+            f"{found.task}, but the experiment declares {terms.shape} and {len(terms.labels)}."
         )
     return found
 
@@ -329,7 +328,7 @@ def _save_models(
     run: str, terms: DeployedTerms, ending: Ending, names: Sequence[str], folder: Path
 ) -> checkpoints.KeptFile:
     """Write the server's models and their description; personal models and their metrics are at the sites."""
-    unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
+    unknown = np.full((terms.schedule.clients, len(terms.learner.task.metrics)), np.nan)
     tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
     if ending.served is not None:
         tensors |= ending.served.tensors()

@@ -13,7 +13,7 @@ import torch
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.data.encoding import Encoding, Source
-from sordino.data.own import ClientFile, numbered, read_arrays
+from sordino.data.own import ClientFile, number_labels, read_arrays
 from sordino.data.people import known_people, people_of
 from sordino.data.tables import Table, read_table
 from sordino.deploy.site.rules import RefusedError, Rules
@@ -70,7 +70,7 @@ def encode_records(file: SiteFile, terms: DeployedTerms, rules: Rules, secret: b
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
     dealt = Dealt([name] * many, train, held)
-    return FederatedData(name, dealt, len(terms.labels), terms.shape, "", people, disclosed=counted)
+    return FederatedData(name, dealt, terms.learner.task, terms.shape, "", people, disclosed=counted)
 
 
 def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[ClientFile, list[str]]:
@@ -101,7 +101,7 @@ def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, t
     if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
-    return torch.from_numpy(x), torch.from_numpy(numbered([file], terms.labels))
+    return torch.from_numpy(x), torch.from_numpy(number_labels([file], terms.labels))
 
 
 def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.ndarray:

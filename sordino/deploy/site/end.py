@@ -21,16 +21,14 @@ from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session, SiteContext
 from sordino.deploy.terms import DeployedTerms
-from sordino.federation.blending import FIGURES, Blending, instructions
+from sordino.federation.blending import Blending, figures_of, instructions
 from sordino.federation.run_state import Served
-from sordino.learning.metrics import METRICS
 from sordino.store.checkpoint import write_tensors
 from sordino.trained.models import measured
 from sordino.util.files import KeptFile, keep_file
 from sordino.util.processes import single_threaded
 
 MODELS = "models"
-ACCURACY = METRICS.index("accuracy")
 
 
 def answer_end(context: SiteContext, message: Mapping[str, Any]) -> bytes:
@@ -52,13 +50,15 @@ def answer_end(context: SiteContext, message: Mapping[str, Any]) -> bytes:
         content = ledger.latest_memory(run)
         state = session.blank if content is None else loaded(content)
         tensors, served = _models(session, state, model, averaged)
-        figures, shared = np.full(len(METRICS), np.nan), None
+        task = session.terms.learner.task
+        figures, shared = np.full(len(task.metrics), np.nan), None
         with single_threaded(), context.log_errors(f"the models of the run {run} cannot be blended or evaluated"):
             blended, figures = _blend_and_evaluate(session, state, served)
             tensors |= blended
             shared = session.accuracy(model)
         file = _write_models(context, session, run, tensors, figures)
-        personal = None if np.isnan(figures[ACCURACY]) else float(figures[ACCURACY])
+        score = float(figures[task.metrics.index(task.score)])
+        personal = None if np.isnan(score) else score
         with ledger.transaction():
             ledger.end_run(known, personal, shared, file)
     context.sessions.pop(run, None)
@@ -104,7 +104,8 @@ def _blend_and_evaluate(
     told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, served)
     made = Blending(session.clients, [number], own, took_part, told).mixtures()
     blend = {"blend": made.models.flatten(1), **made.rules(), "blend_clients": torch.tensor([number])}
-    return blend, made.accuracies[0, [FIGURES.index(name) for name in METRICS]]
+    columns = figures_of(terms.learner.task)
+    return blend, made.accuracies[0, [columns.index(name) for name in terms.learner.task.metrics]]
 
 
 def remove_leftovers(folder: Path, ledger: SiteLedger) -> None:
@@ -129,7 +130,7 @@ def _write_models(
     """
     names = [str(number) for number in range(session.terms.schedule.clients)]
     names[session.number] = context.policy.rules.name
-    rows = np.full((len(names), len(METRICS)), np.nan)
+    rows = np.full((len(names), len(figures)), np.nan)
     rows[session.number] = figures
     about = session.terms.described(run, names, context.policy.rules.label)
     path = context.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"

@@ -32,7 +32,7 @@ from sordino.errors import UserError
 from sordino.federation.client import Clients, Outcome, Question
 from sordino.federation.execution import EXECUTIONS
 from sordino.federation.message import Each
-from sordino.learning.metrics import METRICS, evaluated, metrics_of
+from sordino.learning.metrics import sums_on_test_records
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row, number_of_attempt
 from sordino.privacy.mechanism import MECHANISMS
@@ -277,12 +277,12 @@ class Session:
 
     def metrics(self, models: Tensor | None) -> np.ndarray:
         """Metrics of a model on the site's own test records; `nan` without a model."""
+        data = self.clients.data
         if models is None:
-            return np.full(len(METRICS), np.nan)
+            return np.full(len(data.task.metrics), np.nan)
         rows = models.detach().reshape(1, -1)
-        said = self.clients.execution.outputs(self.clients, rows, self.clients.data.test, [self.number])
-        sums = evaluated(self.clients.data, [self.number], said)
-        return np.asarray(metrics_of(sums, self.clients.data.meaning.positive)[0])
+        said = self.clients.execution.outputs(self.clients, rows, data.test, [self.number])
+        return np.asarray(data.task.figures(sums_on_test_records(data, [self.number], said))[0])
 
     def accuracy(self, models: Tensor | None) -> float | None:
         """Accuracy of a model on the site's own test records; None without a model or without test records."""

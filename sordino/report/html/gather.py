@@ -18,7 +18,6 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import deal
-from sordino.learning.metrics import METRICS
 from sordino.parts.curves import Curve, curve_called
 from sordino.privacy.ledger import Row
 from sordino.report.html.audits import audit_context, is_audit
@@ -190,7 +189,8 @@ def _accuracies(row: RunRow, store: Store) -> tuple[dict[int, float], Descriptio
     except (UserError, OSError, SafetensorError):
         known = [one for one in store.clients(row.run) if one["personal"] is not None]
         return {one["client"]: one["personal"] for one in known}, None, None
-    reached = models.metrics[:, METRICS.index("accuracy")]
+    task = models.about.meaning.task
+    reached = models.metrics[:, task.metrics.index(task.score)]
     known_of = {int(client): float(reached[client]) for client in np.flatnonzero(~np.isnan(reached))}
     return known_of, models.about, models.metrics
 

@@ -110,7 +110,7 @@ def labels(run: RunContent) -> Markup:
     chosen = np.unique(np.linspace(0, len(counts) - 1, min(len(counts), MOST_COLUMNS)).astype(int))
     names = [run.data.clients[client].name for client in chosen]
     whole = "every client" if len(chosen) == len(counts) else f"{len(chosen)} of {len(counts):,} clients"
-    known = [str(number) for number in range(counts.shape[1])] if run.about is None else run.about.meaning.classes
+    known = [str(number) for number in range(counts.shape[1])] if run.about is None else run.about.meaning.task.groups
     classes = [f"class {name}" if name.isdigit() else name for name in known]
     return charts.cells(counts[chosen], classes, names, f"Training records of {whole} in each class", "clients")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sordino.learning.metrics import METRICS
 from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS, View
@@ -16,6 +15,7 @@ from sordino.report.html.gather import ALONE, Group, PageContent, RunContent, ga
 from sordino.report.wording import epsilon_words, method_name, percent, protects_nothing, sentences_of, with_full_stop
 from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow
+from sordino.tasks.class_metrics import METRICS
 from sordino.util.formatting import delta_text, finite_or_none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from sklearn import metrics as oracle
 
-from sordino.learning.metrics import METRICS, Judged, Reached, metrics_of, sums_of
+from sordino.learning.metrics import Reached
+from sordino.tasks import Classification
+from sordino.tasks.class_metrics import METRICS, Judged, metrics_of, sums_of
 
 
 def figures(judged: Judged, positive: int | None) -> list[dict[str, float]]:
@@ -80,11 +82,12 @@ def test_clients_without_records_have_no_figures() -> None:
 @pytest.mark.parametrize(("classes", "positive"), [(2, 1), (4, None)])
 def test_all_records_together_have_the_figures_of_another_library(classes: int, positive: int | None) -> None:
     judged = random_clients(classes, (40, 0, 25, 160))
+    task = Classification(tuple("abcd"[:classes]), positive)
     sums = sums_of(judged)
     halves = [Reached(metrics_of(part, positive), part.sum(axis=0)) for part in (sums[:1], sums[1:])]
     reached = Reached.joined(halves)
     np.testing.assert_array_equal(reached.each, metrics_of(sums, positive))
-    found = dict(zip(METRICS, reached.overall(positive), strict=True))
+    found = dict(zip(METRICS, reached.overall(task), strict=True))
     said, labels = judged.probabilities, judged.labels
     predicted = said.argmax(axis=1)
     assert found["accuracy"] == pytest.approx(oracle.accuracy_score(labels, predicted))
@@ -103,4 +106,4 @@ def test_pairs_of_records_of_different_clients_are_not_compared() -> None:
     said = np.array([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.8, 0.2], [0.9, 0.1]])
     judged = Judged(said, np.array([1, 0, 1, 0, 0]), np.array([2, 3]), np.ones((2, 2), dtype=int))
     sums = sums_of(judged)
-    assert Reached(metrics_of(sums, 1), sums.sum(axis=0)).overall(1)[METRICS.index("auc")] == 1
+    assert Reached(metrics_of(sums, 1), sums.sum(axis=0)).overall(Classification.numbered(2))[METRICS.index("auc")] == 1
