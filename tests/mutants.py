@@ -2400,6 +2400,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "audit/recorded_run.py",
+        "tests/privacy/audit/test_false_claims.py",
+        [("an audited run ends where it was stopped", "replace(server.end().now, over=False)", "server.end().now")],
+    ),
+    (
         "federation/transcript.py",
         "tests/privacy/audit/test_false_claims.py",
         [("single messages that are read reach nobody", ' or (release, "rows") in self.read', "")],

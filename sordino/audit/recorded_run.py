@@ -107,7 +107,7 @@ def record(
         try:
             server.run_script(prepared.initial)
         except StoppedHere:
-            now = server.end().now
+            now = replace(server.end().now, over=False)  # the script was stopped, and has not come to its end
             resumed_at = now.questions
             state = StoppingState(state.ledger, now, transcript)
             server = assemble(prepared, transport, state, gate=gate, ground=prepared.ground, evaluate=False)
