@@ -309,7 +309,8 @@ class Discreet(Update):
 
     __module__ = Update.__module__
 
-    tells: ClassVar[Any] = "nothing"
+    def expose(self, ledger: Any, row: Any, clients: Any) -> list[Any]:
+        return []
 
 
 @dataclass(frozen=True)
