@@ -148,8 +148,8 @@ def test_whoever_tells_a_sum_tells_the_same(tmp_path: Path) -> None:
     assert (total["runs"], total["deals"], total["unit"]) == (6, 4, "record")
     assert total["epsilon"]["outsider"] == pytest.approx(epsilon_of(2 * math.sqrt(6) * ONCE, DELTA))
     (tuned,) = found.tuned
-    assert tuned["unit"] == "record"
-    assert tuned["epsilon"]["outsider"] == pytest.approx(epsilon_of(2 * math.sqrt(4) * ONCE, DELTA))
+    assert tuned.unit == "record"
+    assert tuned.epsilon["outsider"] == pytest.approx(epsilon_of(2 * math.sqrt(4) * ONCE, DELTA))
     assert "would have cost one record epsilon" in sentences([tuned], "outsider")[0]
     (told,) = found.together("outsider")
     store = Store(tmp_path)
