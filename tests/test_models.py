@@ -633,6 +633,6 @@ def test_loading_leaves_the_search_path_alone():
 
 
 def test_the_interface_is_the_agreed_one():
-    assert list(inspect.signature(models.build).parameters) == ["name", "shape", "classes", "options"]
-    assert list(inspect.signature(models.default).parameters) == ["shape", "classes"]
+    assert list(inspect.signature(models.build).parameters) == ["name", "shape", "outputs", "options"]
+    assert list(inspect.signature(models.default).parameters) == ["shape"]
     assert list(inspect.signature(models.check).parameters) == ["module"]

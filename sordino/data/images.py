@@ -95,7 +95,14 @@ def gz_or_not(folder: Path, name: str) -> Path:
 
 
 def read_idx_part(folder: Path, names: tuple[str, str], classes: int, first: int = 0) -> Part:
-    """One split of an idx data set of 28x28 images, whose lowest stored label is `first`."""
+    """Read one split of an idx data set of 28x28 images.
+
+    Args:
+        folder: where the files are, compressed or not.
+        names: the file of images and the file of labels.
+        classes: number of classes.
+        first: the lowest stored label.
+    """
     image_path, label_path = (gz_or_not(folder, name) for name in names)
     images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
     if images.shape[1:] != (28, 28):

@@ -226,3 +226,12 @@ DEALS: dict[str, Callable[[np.ndarray, int, int, float, np.random.Generator], np
     "shards": deal_shards,
     "labels": deal_labels,
 }
+"""Deals by the name of their partition, from
+
+- `labels` (records,): the group of each record, as `Task.group` gives it;
+- `classes`: number of groups;
+- `clients`: number of clients;
+- the partition's number (alpha, shards per client, percentage of labels);
+- a generator of random numbers,
+
+to the client of each record."""

@@ -222,6 +222,8 @@ def test_the_chosen_model_is_that_of_least_loss() -> None:
     class Fake(Records):
         """Losses by hand: a model's first entry is its logit for class 0."""
 
+        task = Classification.numbered(2)
+
         def logits(self, flat: torch.Tensor) -> torch.Tensor:
             return torch.stack([flat[0].expand(3), torch.zeros(3)], dim=1)
 
