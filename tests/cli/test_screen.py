@@ -118,7 +118,7 @@ def test_methods_tell_their_hyper_parameters() -> None:
     assert told["lambda1"]["paper"] == "Paper's best 0.05; code 0.1; 0: off."
     assert told["lambda1"]["meaning"] == "Strength with which personal parameters are held near their start."
     assert told["clipping"]["default"] == "fixed"
-    assert told["clipping.quantile"]["meaning"].startswith("With clipping=quantile: Which quantile")
+    assert told["clipping.quantile"]["meaning"].startswith("With clipping=quantile: Quantile of")
     shown = command("methods", "feddpa").out
     assert "lambda1 = 0.05" in shown
     assert "published: Paper's best 0.05" in shown
