@@ -61,7 +61,7 @@ class Echo:
 
     def _run(self) -> None:
         try:
-            take_part(self.answer, self.server, self.folder, self.said.append, self.leaving.is_set, slowest=0.1)
+            take_part(self.answer, self.server, self.folder, self.said.append, self.leaving.is_set, max_pause=0.1)
         except UserError as error:
             self.said.append(str(error))
 
