@@ -223,8 +223,8 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     column = f" in the column {found.predicted}" if found.predicted else ""
     return {
         "What was done": [
-            f"A model was trained on the data of {len(found.clients) + found.others} clients: {whom}. The data set is "
-            f"{found.data}.{records}",
+            f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."
+            f"{records}",
             f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
             f"to tell {_join(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds.",
             _machines(found),
