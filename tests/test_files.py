@@ -157,7 +157,7 @@ def test_a_long_log_is_put_aside_and_the_oldest_are_forgotten(tmp_path: Path, mo
 
 def test_the_output_of_a_process_goes_on_in_a_new_log(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from sordino import files; files.LOG_BYTES = 1000\n"
+        "import sys, time; from pathlib import Path; from sordino.util import files; files.LOG_BYTES = 1000\n"
         "log = Path(sys.argv[1]); files.write_output_to(log); files.keep_rotating(log, 0.01)\n"
         "print('x' * 2000, flush=True)\n"
         "until = time.monotonic() + 60\n"

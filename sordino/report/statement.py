@@ -32,7 +32,7 @@ WHO: dict[View, str] = {
     "server": "whoever runs the server and sees every message of every client",
 }
 GUESSED = {Unit.CLIENT: "a client took part", Unit.RECORD: "a record was among those trained on"}
-"""What an attacker guesses, for each unit."""
+"""Fact about a unit that an attacker guesses."""
 NAMED = 12
 """Number of clients, or classes, that a sentence names."""
 EACH_ITS_OWN = "(named by each site)"
