@@ -32,7 +32,7 @@ WHO: dict[View, str] = {
     "server": "whoever runs the server and sees every message of every client",
 }
 GUESSED = {Unit.CLIENT: "a client took part", Unit.RECORD: "a record was among those trained on"}
-"""What an attacker guesses, for each unit."""
+"""Fact about a unit that an attacker guesses."""
 NAMED = 12
 """Number of clients, or classes, that a sentence names."""
 EACH_ITS_OWN = "(named by each site)"
@@ -223,8 +223,8 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     column = f" in the column {found.predicted}" if found.predicted else ""
     return {
         "What was done": [
-            f"A model was trained on the data of {len(found.clients) + found.others} clients: {whom}. The data set is "
-            f"{found.data}.{records}",
+            f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."
+            f"{records}",
             f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
             f"to tell {_join(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds.",
             _machines(found),

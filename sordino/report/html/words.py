@@ -27,7 +27,7 @@ from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
 
 LEARNED = {Unit.CLIENT: "client took part", Unit.RECORD: "record was used"}
-"""What an observer may learn of one unit."""
+"""Fact about one unit that an observer may learn."""
 
 
 def title(told: PageContent) -> str:
