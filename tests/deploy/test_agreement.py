@@ -26,7 +26,7 @@ from sordino.methods import feddpa
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_plan import Plan
-from sordino.tasks import Classification
+from sordino.tasks import Classification, Task
 from sordino.terms import BuiltNetwork, build_network
 
 CLIENTS, RECORDS, FEATURES = 10, 40, 6
@@ -94,10 +94,11 @@ def data() -> FederatedData:
 def quick() -> Iterator[None]:
     """One network for all, of which nobody trains anything; and FedDPA's published search, which takes half a second,
     in a form that is as much a function of the same figures."""
-    network = functools.cache(lambda name, seed: build_network(Experiment(model=name, seed=seed), (FEATURES,), 2))
+    task = Classification.numbered(2)
+    network = functools.cache(lambda name, seed: build_network(Experiment(model=name, seed=seed), (FEATURES,), task))
 
-    def build(experiment: Experiment, shape: tuple[int, ...], classes: int) -> BuiltNetwork:
-        assert (tuple(shape), classes) == ((FEATURES,), 2)
+    def build(experiment: Experiment, shape: tuple[int, ...], task: Task) -> BuiltNetwork:
+        assert (tuple(shape), task.width) == ((FEATURES,), 2)
         found: BuiltNetwork = network(experiment.model, experiment.seed)
         return found
 
