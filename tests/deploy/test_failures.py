@@ -160,7 +160,7 @@ def test_a_server_that_was_killed_goes_on_with_the_same_sum(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with federation(tmp_path / "whole", noise="integers") as whole:
-        expected = whole.model(whole.run()["run"])
+        expected = whole.model(whole.run().run)
     with federation(tmp_path / "killed", noise="integers") as made:
 
         def die(request: bytes) -> None:
@@ -434,7 +434,7 @@ def test_a_run_ends_when_budgets_do(tmp_path: Path) -> None:
         for folder in made.folders:
             assert status(folder)["spent"]["outsider"] <= 14
         again = made.run()
-        assert again["rounds_done"] == 0
+        assert again.rounds_done == 0
 
 
 def test_what_is_planned_is_what_is_spent(tmp_path: Path) -> None:

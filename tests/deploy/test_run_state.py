@@ -8,7 +8,7 @@ import pytest
 import torch
 from federations import QUICK, Federation, federation
 
-from sordino.deploy.protocol.carrier import Direct
+from sordino.deploy.protocol.carrier import InProcessCarrier
 from sordino.deploy.server.coordinator import start
 from sordino.errors import Stopped
 from sordino.federation.rounds import RoundReport
@@ -26,7 +26,7 @@ def stop(made: Federation) -> str:
             raise KeyboardInterrupt
 
     with pytest.raises(Stopped):
-        start(made.experiment, made.members, Direct(made.sites), made.store, watch, deadlines=QUICK)
+        start(made.experiment, made.members, InProcessCarrier(made.sites), made.store, watch, deadlines=QUICK)
     return made.store.all()[0].run
 
 
@@ -62,6 +62,6 @@ def test_a_deployment_with_an_empty_memory_in_its_checkpoint_goes_on(
         assert kept is not None
         assert (made.store.path(name) / kept.file).exists()
         summary = made.resume(name)
-        assert summary["epsilon"] == expected["epsilon"]
-        assert torch.equal(made.model(name), whole.model(expected["run"]))
+        assert summary.epsilon == expected.epsilon
+        assert torch.equal(made.model(name), whole.model(expected.run))
         assert not list(made.store.path(name).glob("memory*"))

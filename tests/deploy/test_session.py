@@ -13,7 +13,7 @@ from helpers import SITE_LIMITS
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.data.schema import Column, Label, Number, Schema
 from sordino.deploy.protocol import keys
-from sordino.deploy.site.data import as_declared, read_records
+from sordino.deploy.site.data import encode_records, read_records
 from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
 from sordino.deploy.site.session import Session, noise_source
 from sordino.deploy.terms import terms_of
@@ -57,7 +57,7 @@ def test_a_site_looks_for_the_class_that_the_schema_names(tmp_path: Path) -> Non
     terms = terms_of(Experiment.make(given, {"method": "dp-fedavg"}))
     np.savez(tmp_path / "site.npz", x=np.zeros((6, 1)), y=np.array(["ill", "well"] * 3))
     rules = Rules(name="site", data=Path("site.npz"), **SITE_LIMITS)
-    data = as_declared(read_records(tmp_path, rules), terms, rules, b"secret")
+    data = encode_records(read_records(tmp_path, rules), terms, rules, b"secret")
     assert data.task.positive_name == "ill"
     assert data.task is terms.learner.task
 

@@ -14,7 +14,8 @@ from sordino.experiment.prepare import prepare
 from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import Layout, flatten
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.methods.feddpa import FedDPA, scaled
+from sordino.methods.feddpa import FedDPA
+from sordino.parts.masks import scale_to_unit
 from sordino.privacy.budget.client_plan import plan
 from sordino.privacy.views import VIEWS
 from sordino.tasks import Classification
@@ -38,12 +39,12 @@ def first_time(model: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def test_fisher_values_are_scaled_in_each_tensor() -> None:
     information = torch.tensor([1.0, 3.0, 2.0, 5.0, 7.0, 9.0])
-    assert scaled(information, LAYOUT).tolist() == [0.0, 0.5, 0.25, 1.0, 0.0, 1.0]
+    assert scale_to_unit(information, LAYOUT).tolist() == [0.0, 0.5, 0.25, 1.0, 0.0, 1.0]
 
 
 def test_a_constant_tensor_is_shared_and_not_nan() -> None:
     information = torch.tensor([1.0, 3.0, 2.0, 5.0, 4.0, 4.0])
-    assert scaled(information, LAYOUT)[4:].tolist() == [0.0, 0.0]
+    assert scale_to_unit(information, LAYOUT)[4:].tolist() == [0.0, 0.0]
 
 
 def test_informative_parameters_are_kept_and_the_rest_received() -> None:
@@ -51,7 +52,7 @@ def test_informative_parameters_are_kept_and_the_rest_received() -> None:
     own, received = model + 1, model - 1
     me = {"model": own, "participations": torch.tensor(3.0)}
     result = FedDPA(tau=0.4, epochs=1).local({"global": received, "clip": 0.5}, me, data)
-    personal = scaled(data.fisher(own), data.layout) >= 0.4
+    personal = scale_to_unit(data.fisher(own), data.layout) >= 0.4
     assert 0 < personal.sum() < len(personal)
     assert torch.equal(result.start, torch.where(personal, own, received))
 
@@ -182,5 +183,5 @@ def test_how_much_of_the_examples_small_network_is_personal(tau: float, personal
     ready = prepare(Experiment.make(given | {"method": "feddpa", "store": tmp_path, "set": {"tau": tau}}))
     own = OneRound(ready, tmp_path / "rounds", rounds=10).memory["model"]
     records = [Records(client.x, client.y, ready.learner, seed=0) for client in ready.data.clients]
-    masks = [scaled(held.fisher(model), held.layout) >= tau for held, model in zip(records, own, strict=True)]
+    masks = [scale_to_unit(held.fisher(model), held.layout) >= tau for held, model in zip(records, own, strict=True)]
     assert torch.stack(masks).double().mean().item() == pytest.approx(personal, rel=0.25)
