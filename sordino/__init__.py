@@ -17,8 +17,6 @@ Modules below this one may change in any version. Names are imported on first us
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sordino.util import moved
@@ -147,23 +145,6 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
-class _Callable(ModuleType):
-    """A package that has the name of a public function, and can be called as that function."""
-
-    def __call__(self, *arguments: Any, **keys: Any) -> Any:
-        return __getattr__(self.__name__.rpartition(".")[2])(*arguments, **keys)
-
-
-class _Surface(ModuleType):
-    """This module. Importing the package `sordino.audit` binds its name here, over the function of the same name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in _HOMES and isinstance(value, ModuleType):
-            value.__class__ = _Callable
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Surface
 moved.install()
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.audit.suite import ALL_TIERS, TRIALS
-from sordino.audit.suite import audit as audit_claims
+from sordino.auditing.suite import ALL_TIERS, TRIALS
+from sordino.auditing.suite import audit as audit_claims
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_STORE

@@ -10,36 +10,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
-from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Clients
 from sordino.federation.execution import EXECUTIONS
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import RunState
-from sordino.federation.schedule import Schedule
 from sordino.federation.server import Assignment, Ground, Server
 from sordino.federation.transport import Transport
-from sordino.method import Budget, Method
 from sordino.privacy.gate import Gate
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation
 from sordino.simulator.workers import Workers
-
-
-class Terms(Protocol):
-    """Terms of a run, as far as its server needs them: those of a simulation or of a deployment."""
-
-    @property
-    def experiment(self) -> Experiment: ...
-    @property
-    def method(self) -> Method: ...
-    @property
-    def schedule(self) -> Schedule: ...
-    @property
-    def budget(self) -> Budget: ...
+from sordino.terms import Terms
 
 
 def assemble(

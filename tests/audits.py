@@ -34,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from helpers import ALL
 
 import sordino
-from sordino.audit.suite import audit
+from sordino.auditing.suite import audit
 from sordino.experiment.config import Experiment
 from sordino.methods import find
 from sordino.privacy.views import VIEWS

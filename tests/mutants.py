@@ -2248,8 +2248,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/worlds.py",
-        "tests/privacy/audit/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
+        "auditing/worlds.py",
+        "tests/auditing/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
         [
             ("outlet: clients keep their numbers of records", '    "other numbers of records": _other_numbers,\n', ""),
             ("outlet: no client has a single record", '    "clients of a single record": _single_record,\n', ""),
@@ -2260,8 +2260,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/bounds.py",
-        "tests/privacy/audit/test_bounds.py",
+        "auditing/bounds.py",
+        "tests/auditing/test_bounds.py",
         [
             ("rates as they came", "float(beta.isf(risk, errors + 1, trials - errors))", "errors / trials"),
             ("one risk for two rates", "risk = (1 - confidence) / 2", "risk = 1 - confidence"),
@@ -2271,8 +2271,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/findings.py",
-        "tests/privacy/audit/test_bounds.py tests/privacy/audit/test_findings.py",
+        "auditing/findings.py",
+        "tests/auditing/test_bounds.py tests/auditing/test_findings.py",
         [
             ("what chose the threshold counts", "cls(inside[first[0] :], outside[first[1] :]", "cls(inside, outside"),
             ("another run's claim is attacked", "self.claimed = max(self.claimed, attack.paid)", "pass"),
@@ -2280,8 +2280,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/client_canaries.py",
-        "tests/privacy/audit/test_false_claims.py",
+        "auditing/client_canaries.py",
+        "tests/auditing/test_false_claims.py",
         [
             ("a canary within its bound", "EXCESS_LENGTH = 3.0", "EXCESS_LENGTH = 1.0"),
             ("a canary in one tensor", "edges |= set(", "edges.copy().update("),
@@ -2291,8 +2291,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/conformance.py",
-        "tests/privacy/audit/test_false_claims.py",
+        "auditing/conformance.py",
+        "tests/auditing/test_false_claims.py",
         [
             ("too little noise is overlooked", "if too_small(total, count) < RISK:", "if False:"),
             ("noise may be missing somewhere", "where = _missing_noise(passages)", 'where = ""'),
@@ -2307,8 +2307,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/conformance.py",
-        "tests/privacy/audit/test_false_claims.py tests/privacy/audit/test_cheats.py",
+        "auditing/conformance.py",
+        "tests/auditing/test_false_claims.py tests/auditing/test_cheats.py",
         [
             ("coins are not looked at", "    if not tosses:", "    if tosses:"),
             ("a missing row is overlooked", "        if missing:", "        if False:"),
@@ -2324,8 +2324,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/replay.py",
-        "tests/privacy/audit/test_cheats.py tests/privacy/audit/test_false_claims.py",
+        "auditing/replay.py",
+        "tests/auditing/test_cheats.py tests/auditing/test_false_claims.py",
         [
             ("the same records again", "[world](prepared.data))", "[world](prepared.data) and prepared.data)"),
             (
@@ -2355,8 +2355,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/one_run.py",
-        "tests/privacy/audit/test_one_run.py",
+        "auditing/one_run.py",
+        "tests/auditing/test_one_run.py",
         [
             ("always the first of several models", "place = int((last - model).norm(dim=1).argmin())", "place = 0"),
             ("canaries join every round", "if self.client not in question.clients:", "if False:"),
@@ -2370,8 +2370,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/recorder.py",
-        "tests/privacy/audit/test_cheats.py",
+        "auditing/recorder.py",
+        "tests/auditing/test_cheats.py",
         [
             (
                 "the price of the first block",
@@ -2381,8 +2381,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/record_canaries.py",
-        "tests/privacy/audit/test_mixing.py tests/privacy/audit/test_false_claims.py",
+        "auditing/record_canaries.py",
+        "tests/auditing/test_mixing.py tests/auditing/test_false_claims.py",
         [
             (
                 "a canary record within its threshold",
@@ -2400,13 +2400,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/recorded_run.py",
-        "tests/privacy/audit/test_false_claims.py",
+        "auditing/recorded_run.py",
+        "tests/auditing/test_false_claims.py",
         [("an audited run ends where it was stopped", "replace(server.end().now, over=False)", "server.end().now")],
     ),
     (
         "federation/transcript.py",
-        "tests/privacy/audit/test_false_claims.py",
+        "tests/auditing/test_false_claims.py",
         [("single messages that are read reach nobody", ' or (release, "rows") in self.read', "")],
     ),
     (
@@ -2460,8 +2460,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "audit/side_channels.py",
-        "tests/privacy/audit/test_one_run.py",
+        "auditing/side_channels.py",
+        "tests/auditing/test_one_run.py",
         [
             (
                 "without its canary a client has a record less",

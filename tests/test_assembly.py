@@ -15,7 +15,7 @@ from test_layers import MODULES
 
 from sordino.api import run
 from sordino.assembly import assemble, gate_of, simulate
-from sordino.audit import one_run, replay
+from sordino.auditing import one_run, replay
 from sordino.deploy.server import dry_run
 from sordino.deploy.server.questions import Sites
 from sordino.errors import UserError
@@ -75,7 +75,7 @@ def members(protocol: type) -> set[str]:
         (Simulation, HostingTransport),
         (Sites, Transport),
         (dry_run._Nobody, Transport),
-        (replay._Nobody, Transport),
+        (replay._NoTransport, Transport),
         (one_run._Between, Transport),
         (RunFiles, RunState),
         (TransientState, RunState),

@@ -25,7 +25,7 @@ LAYERS = (
     "simulator",
     "terms experiment store study planning trained assembly",
     "testing deploy",
-    "audit flower",
+    "auditing flower",
     "report",
     "api papers",
     "cli __init__ __main__",
@@ -75,7 +75,7 @@ def test_no_method_imports_another() -> None:
             assert [name for name in others if not name.startswith(bases)] == [], module
 
 
-@pytest.mark.parametrize(("library", "importers"), [("flwr", {"flower"}), ("dp_accounting", {"privacy", "audit"})])
+@pytest.mark.parametrize(("library", "importers"), [("flwr", {"flower"}), ("dp_accounting", {"privacy", "auditing"})])
 def test_a_library_has_one_importer(library: str, importers: set[str]) -> None:
     found = {
         module.split(".")[0]

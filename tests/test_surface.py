@@ -106,7 +106,7 @@ def test_packages_list_their_names(init: Path) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS.split())
 def test_no_module_hides_a_function(name: str) -> None:
     """Importing a package binds its name in `sordino`: a function of that name can still be called."""
-    for module in ("sordino.cli", "sordino.audit.suite", "sordino.planning.plan"):
+    for module in ("sordino.cli", "sordino.auditing.suite", "sordino.planning.plan"):
         importlib.import_module(module)
     with pytest.raises((UserError, TypeError), match=r"nonsense|'methods'"):
         getattr(sordino, name)(nonsense=1)

@@ -38,7 +38,7 @@ def audit(
 ) -> None:
     """Attack what a method claims, through the code that really runs; exit code 1 where a claim is false."""
     chosen = experiment_from(experiment, keys)
-    from sordino.audit.suite import audit as attack
+    from sordino.auditing.suite import audit as attack
 
     wanted = _tiers(tiers)
     check_writable(output)
@@ -86,7 +86,7 @@ def _tell(sentence: str, quiet: bool) -> None:
 
 
 def _tiers(text: str) -> list[int]:
-    from sordino.audit.suite import ALL_TIERS
+    from sordino.auditing.suite import ALL_TIERS
     from sordino.errors import UserError
 
     parts = [part.strip() for part in text.split(",")]

@@ -11,7 +11,7 @@ import pytest
 from federations import Recorder, federation
 from scipy.stats import chi2
 
-from sordino.audit.findings import Scores
+from sordino.auditing.findings import Scores
 from sordino.deploy.protocol import integer_rows, wire
 from sordino.deploy.server.journal import DeploymentJournal
 from sordino.deploy.site.ledger import SiteLedger, row_from

@@ -152,7 +152,7 @@ def test_names_that_are_not_there():
         find("fedpda")
     with pytest.raises(UserError, match="did you mean 'table-3'"):
         find("feddpa", "tabel-3")
-    with pytest.raises(UserError, match="quick, small and paper"):
+    with pytest.raises(UserError, match="quick, small or paper"):
         scale_of("large")
 
 

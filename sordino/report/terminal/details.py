@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.audit.findings import SAID, SURE, Finding, Report, ViewReport
+from sordino.auditing.findings import SAID, SURE, Finding, Report, ViewReport
 from sordino.deploy.site.rules import RULES_CHANGED
 from sordino.planning.plan import PlanForRecords
 from sordino.privacy.budget.client_plan import Plan

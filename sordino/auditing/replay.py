@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from sordino.assembly import assemble
-from sordino.audit.recorded_run import Recorded, simulate_alone
-from sordino.audit.recorder import Passage, noise_on_each, noise_under
-from sordino.audit.worlds import WORLDS
+from sordino.auditing.recorded_run import Recorded, simulate_alone
+from sordino.auditing.recorder import Passage, noise_on_each, noise_under
+from sordino.auditing.worlds import WORLDS
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
 from sordino.federation.message import digest

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.audit.record_canaries import mixing
-from sordino.audit.recorded_run import record
-from sordino.audit.suite import audit_prepared
+from sordino.auditing.record_canaries import mixing
+from sordino.auditing.recorded_run import record
+from sordino.auditing.suite import audit_prepared
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare

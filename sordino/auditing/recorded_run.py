@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sordino.assembly import assemble, simulate
-from sordino.audit.recorder import Watching, WatchingSource
+from sordino.auditing.recorder import Watching, WatchingSource
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Clients
 from sordino.federation.rounds import RoundReport

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit import client_canaries, record_canaries
-from sordino.audit.bounds import Guesses
-from sordino.audit.findings import SAID, SURE, Attack
-from sordino.audit.recorded_run import Recorded, other_noise
+from sordino.auditing import client_canaries, record_canaries
+from sordino.auditing.bounds import Guesses
+from sordino.auditing.findings import SAID, SURE, Attack
+from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.federation.client import Clients
 from sordino.federation.execution import stack_size

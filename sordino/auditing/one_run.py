@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from sordino.assembly import gate_of
-from sordino.audit import client_canaries, record_canaries
-from sordino.audit.bounds import best_one_run, mean_difference, one_run, one_run_gaussian
-from sordino.audit.client_canaries import EXCESS_LENGTH, entrywise
-from sordino.audit.findings import SAID, SURE, Attack, Finding, Scores
-from sordino.audit.recorded_run import Recorded, record
+from sordino.auditing import client_canaries, record_canaries
+from sordino.auditing.bounds import best_one_run, mean_difference, one_run, one_run_gaussian
+from sordino.auditing.client_canaries import EXCESS_LENGTH, entrywise
+from sordino.auditing.findings import SAID, SURE, Attack, Finding, Scores
+from sordino.auditing.recorded_run import Recorded, record
 from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.audit.findings import Report
-from sordino.audit.recorded_run import record
-from sordino.audit.suite import audit_prepared
+from sordino.auditing.findings import Report
+from sordino.auditing.recorded_run import record
+from sordino.auditing.suite import audit_prepared
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from sordino.audit.bounds import Guesses
+from sordino.auditing.bounds import Guesses
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit.findings import SAID, SURE, Attack, Scores
-from sordino.audit.recorded_run import Recorded, other_noise
+from sordino.auditing.findings import SAID, SURE, Attack, Scores
+from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.federation.transcript import Exchange, Reading
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Bounded, Cover, Public, Release

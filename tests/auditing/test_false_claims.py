@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.audit.findings import Report
-from sordino.audit.suite import audit_prepared
+from sordino.auditing.findings import Report
+from sordino.auditing.suite import audit_prepared
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.federation.run_state import Restored

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from helpers import ALL, command, refused
 
-from sordino.audit.findings import Report
-from sordino.audit.suite import audit
-from sordino.audit.suite import audit_prepared as attack
+from sordino.auditing.findings import Report
+from sordino.auditing.suite import audit
+from sordino.auditing.suite import audit_prepared as attack
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.methods import find

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.audit import client_canaries, one_run, side_channels
-from sordino.audit.findings import Attack, Finding
-from sordino.audit.recorded_run import record
+from sordino.auditing import client_canaries, one_run, side_channels
+from sordino.auditing.findings import Attack, Finding
+from sordino.auditing.recorded_run import record
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.privacy.accounting.gaussian import mu_of

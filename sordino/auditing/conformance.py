@@ -16,11 +16,11 @@ import torch
 from scipy.stats import chi2, norm
 from torch import Tensor
 
-from sordino.audit import record_canaries
-from sordino.audit.findings import SURE, Finding
-from sordino.audit.recorded_run import Recorded
-from sordino.audit.recorder import Passage
-from sordino.audit.replay import ReplayPool
+from sordino.auditing import record_canaries
+from sordino.auditing.findings import SURE, Finding
+from sordino.auditing.recorded_run import Recorded
+from sordino.auditing.recorder import Passage
+from sordino.auditing.replay import ReplayPool
 from sordino.privacy.ledger import Row
 from sordino.privacy.views import VIEWS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from sordino.audit import client_canaries, conformance, one_run, record_canaries, side_channels
-from sordino.audit.findings import SURE, Attack, Report, ViewReport
-from sordino.audit.recorded_run import Recorded, record
-from sordino.audit.replay import ReplayPool
+from sordino.auditing import client_canaries, conformance, one_run, record_canaries, side_channels
+from sordino.auditing.findings import SURE, Attack, Report, ViewReport
+from sordino.auditing.recorded_run import Recorded, record
+from sordino.auditing.replay import ReplayPool
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import Prepared, prepare

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sordino.audit import side_channels
-from sordino.audit.findings import Report
-from sordino.audit.recorded_run import record
-from sordino.audit.suite import audit_prepared, published_claim
+from sordino.auditing import side_channels
+from sordino.auditing.findings import Report
+from sordino.auditing.recorded_run import record
+from sordino.auditing.suite import audit_prepared, published_claim
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.methods.feddpa import FedDPA

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from sordino.audit.bounds import (
+from sordino.auditing.bounds import (
     Guesses,
     best_one_run,
     mean_difference,
@@ -17,7 +17,7 @@ from sordino.audit.bounds import (
     one_run_p_value,
     upper_rate,
 )
-from sordino.audit.findings import Scores
+from sordino.auditing.findings import Scores
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from sordino.audit.findings import Attack, Finding, Report, ViewReport
+from sordino.auditing.findings import Attack, Finding, Report, ViewReport
 from sordino.privacy.views import VIEWS, View
 from sordino.report.terminal.details import audit_report
 

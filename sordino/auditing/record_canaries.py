@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from sordino import models
-from sordino.audit.bounds import Guesses
-from sordino.audit.client_canaries import EXCESS_LENGTH, QUESTION_STRIDE, Tiled
-from sordino.audit.findings import SAID, SURE, Attack, Finding, Scores
-from sordino.audit.recorded_run import Recorded, other_noise
+from sordino.auditing.bounds import Guesses
+from sordino.auditing.client_canaries import EXCESS_LENGTH, QUESTION_STRIDE, Tiled
+from sordino.auditing.findings import SAID, SURE, Attack, Finding, Scores
+from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.federation.transcript import Exchange
 from sordino.learning.network import Learner
 from sordino.learning.per_record import Bookkeeper
