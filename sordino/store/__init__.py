@@ -1,3 +1,14 @@
 """Store: runs on disk, their ledgers, checkpoints and spending."""
 
-__all__ = ["checkpoint", "database", "importing", "journal", "ledger_rows", "lock", "run_files", "spending", "store"]
+__all__ = [
+    "checkpoint",
+    "database",
+    "importing",
+    "journal",
+    "ledger_rows",
+    "lock",
+    "run_files",
+    "run_summary",
+    "spending",
+    "store",
+]

@@ -1,7 +1,6 @@
 """A site: one client on its own machine, with its own records, rules, ledger and memory."""
 
 __all__ = [
-    "context",
     "data",
     "end",
     "enrol",

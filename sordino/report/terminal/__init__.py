@@ -6,7 +6,7 @@ import codecs
 import io
 import sys
 
-__all__ = ["degrade", "shown"]
+__all__ = ["catalogue", "columns", "degrade", "details", "metrics", "progress", "tables"]
 
 PLAIN = {"ε": "epsilon", "≤": "<=", "≥": ">=", "∞": "inf", "–": "-", "±": "+-", "…": "~", "━": "-", "•": "*"}
 """ASCII replacements for our characters beyond ASCII, and rich's; any other becomes a question mark."""
