@@ -589,7 +589,7 @@ def test_own_models(name, options, expected):
         ("ward.nets:needy", {}, "missing a required argument: 'depth'; add it as an option"),
         ("ward.nets:number", {}, "gives a int; a model must be a torch.nn.Module"),
         ("ward.nets:broken", {}, "cannot be made: KeyError: 'weights'"),
-        ("ward.nets:ready", {}, "already made; name the class"),
+        ("ward.nets:ready", {}, "object; name the class"),
         ("ward.nets:Bare", {}, "no trainable parameters"),
         ("ward.nets:wide", {}, r"gives shape \(1, 4\).*logits of shape \(1, 3\)"),
         ("ward.nets:Pair", {}, r"gives a tuple.*logits of shape \(1, 3\)"),

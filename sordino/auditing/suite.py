@@ -1,4 +1,4 @@
-"""A whole audit: the tiers one after the other, and what they say of each observer's epsilon."""
+"""A whole audit: tiers 0 to 3 (noise checks, canaries, one-run canaries, side channels), and each observer's bounds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def audit_prepared(
         prepared.experiment.method, method.variant, method.unit, delta, views, called=called(dict(prepared.experiment))
     )
     if replays is not None:
-        tell("tier 0: noise, bounds, coins and prices")
+        tell("tier 0: noise, bounds, sampling and charges")
         half = max(0, prepared.schedule.rounds // 2 - 1)
         second = record(prepared, number=2, stop_after=half)
         report.findings += conformance.findings([first, second], replays)
@@ -99,8 +99,8 @@ def _add(found: Sequence[Attack], views: dict[View, ViewReport]) -> None:
 
 
 def published_claim(prepared: Prepared) -> float | None:
-    """The epsilon that a paper prints for its mechanism, of the client that allows most where clients have budgets of
-    their own; None where there is no paper's mechanism to look at."""
+    """Epsilon that the paper claims for its mechanism, the largest where clients have budgets of their own; None where
+    the run is not of a published mechanism, or has a given noise multiplier."""
     method, experiment = prepared.method, prepared.experiment
     accounts = type(method).published_multiplier is not Method.published_multiplier
     if method.variant != "paper" or not (accounts or "paper" in method.caveats):

@@ -1,4 +1,4 @@
-"""Commands on the cost of a run: its ledger, a statement, a page."""
+"""Commands that report on runs: `ledger` (what left, and its noise), `statement` (for an officer), `report` (HTML)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that describe methods, networks and words."""
+"""Commands that list methods (`methods`) and networks (`models`), and explain the program's terms (`explain`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on data sets."""
+"""`sordino data`: list data sets, fetch one, show a partition, draft a schema, normalise columns privately (a run)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def schema(
     typer.echo(f"{output}: {len(columns)} columns of {made.files} files, {len(made.schema.features())} features")
     for question in made.questions:
         typer.echo(f"- {question}")
-    typer.echo("Read it, put public ranges and values into it, and write public = true where they are.")
+    typer.echo("Check it: enter ranges and values that are public knowledge, and mark these columns public = true.")
     typer.echo(f"Then: sordino run --data {quote(str(folder))} --schema {quote(str(output))}{_level(made.files)}")
 
 

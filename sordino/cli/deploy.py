@@ -1,4 +1,4 @@
-"""Commands on real machines: a trial on one, a server, a site."""
+"""Commands of a deployment: `deploy` (a trial on this machine), `serve` (the server), `site` and `join` (a site)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ site_commands = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-ExperimentFile = Annotated[Path | None, typer.Argument(help="The experiment (TOML), with its facts declared.")]
+ExperimentFile = Annotated[Path | None, typer.Argument(help="The experiment (TOML), with shape and labels declared.")]
 ServerFolder = Annotated[Path, typer.Option("--folder", help="The server's folder: its keys and sites.")]
 Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Take up a stopped run.")]
 SiteFolder = Annotated[Path, typer.Argument(help="The site's folder (`sordino site init`).")]
@@ -308,7 +308,10 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
 
 @site_commands.command()
 def accept(folder: SiteFolder, as_json: Json = False) -> None:
-    """Go on with a site whose witness is lost or knows a newer ledger: its budget counts as used up."""
+    """Go on with a site whose witness (its ledger's head, kept outside its folder) is lost or newer than the ledger.
+
+    Its budget counts as used up until other sites confirm the ledger; a restored or copied site stays closed.
+    """
     from sordino.flower import check_installed
 
     check_installed()

@@ -1,4 +1,4 @@
-"""Commands on a run's models: how well they predict, predictions on new records, models in other formats."""
+"""Commands on a finished run: `show` (result and metrics), `predict` (on new records), `export` (a client's model)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def predict(
     shares = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
     typer.echo(f"{output}: {len(labels)} records; predicted: {shares or 'nothing'}")
     if unusable:
-        typer.echo(f"{unusable} records lack a value without which the schema drops them: they have no prediction.")
+        typer.echo(f"{unusable} records have no prediction: they lack a value that the schema requires.")
 
 
 def export(

@@ -229,7 +229,7 @@ def _index(stores: list[Path], output: Path | None, keep: Path | None, as_json: 
     found = paper_index.documents(stores)
     if not found:
         named = ", ".join(map(str, stores))
-        raise UserError(f"The store {named} has no repeated table yet: `sordino reproduce feddpa table-3` makes one.")
+        raise UserError(f"The store {named} has no reproduced table yet: `sordino reproduce feddpa table-3` makes one.")
     if keep is not None:
         paper_index.keep(found, keep)
     if as_json:

@@ -122,7 +122,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
 
 
 def check_reading(how: Reading) -> None:
-    """Refuse wishes that contradict each other."""
+    """Refuse reading options that contradict each other."""
     if how.labels is not None and (
         len(how.labels) < 2 or len({canonical(str(one)) for one in how.labels}) < len(how.labels)
     ):
@@ -130,7 +130,7 @@ def check_reading(how: Reading) -> None:
     if how.schema is None:
         return
     if how.drop or how.categorical or how.labels is not None:
-        raise UserError("A schema says which columns are dropped or categories and which labels there are: change it.")
+        raise UserError("`drop`, `categorical` and `labels` cannot be given beside a schema: put them into it.")
     if how.label is not None and how.label != how.schema.label_name:
         raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
 
@@ -202,7 +202,7 @@ def client_paths(folder: Path) -> tuple[list[Path], list[str]]:
                 f"Two files in {folder} are named after the client {path.stem!r}: {other.name} and "
                 f"{path.name}; keep one."
             )
-    notes = [f"Not read, because clients are files beside each other in {folder}: {quote(', '.join(others))}."]
+    notes = [f"Not read (a client is one {', '.join(KINDS)} file in {folder}): {quote(', '.join(others))}."]
     return paths, notes if others else []
 
 

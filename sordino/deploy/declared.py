@@ -1,4 +1,4 @@
-"""Declarations that a deployed experiment must make, and what real machines refuse, each with a sentence."""
+"""What an experiment must declare to be deployed (shape, labels, number of sites), and checks of what cannot be."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def check_releases(experiment: Experiment, steps: Mapping[str, Releases], states
             if not release.private:
                 raise UserError(f"{name} sends each client's {what} as it is: {SIMULATE}.")
             if release.state is not None:
-                raise UserError(f"{name} sends each client's {what}, which tells of its single messages: {SIMULATE}.")
+                raise UserError(f"{name} sends each client's {what}, which reveals single messages: {SIMULATE}.")
     if states:
-        raise UserError(f"{name} bounds what clients send by what they sent before, one by one: {SIMULATE}.")
+        raise UserError(f"{name} keeps a public state of each client, computed from its single messages: {SIMULATE}.")
 
 
 def check_records(experiment: Experiment, method: Method) -> None:
@@ -105,6 +105,6 @@ def check_records(experiment: Experiment, method: Method) -> None:
     if experiment.metrics_share:
         raise UserError(f"{name} protects records, and metrics_share is for what protects sites: leave it out.")
     if level.varied != "noise":
-        raise UserError(f"{name} samples records by how many all clients have, which nobody knows: {SIMULATE}.")
+        raise UserError(f"{name} sets sampling rates from all clients' record counts, which nobody has: {SIMULATE}.")
     if level.variant == "paper":
         raise UserError(f"The published noise of {name} does not keep its epsilon: leave out `variant`.")

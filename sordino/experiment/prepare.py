@@ -152,7 +152,7 @@ def prepare(
     decided = {"precision": coarse.precision, "engine": choice.engine, "compiled": compiled.compiled}
     terms = derive(experiment.model_copy(update=decided), facts, costs)
     same = repeats(terms.method, network.name, network.module, experiment.device)
-    # Of whole numbers from a seed no epsilon holds, and a deployment's trial draws the same.
+    # With noise = "integers" drawn from a seed epsilon is infinite anyway, and draws must equal those of a trial.
     own = terms.method.privacy == "dp" and experiment.noise == "float" and not same
     return terms.extend(
         Prepared,

@@ -57,7 +57,7 @@ SLOWEST_POLL = 1.0
 RETRY_SECONDS = 2.0
 SKEW_SECONDS = 4.0
 """Seconds that a site's clock may be ahead of the server's before the site is told; Flower accepts 5."""
-NOT_OURS = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="This site runs no apps: it takes part in Sordino.")
+NOT_OURS = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="This site runs no Flower apps, only Sordino.")
 Tell = Callable[[str], None]
 
 
@@ -267,7 +267,7 @@ def _explain_untrusted(server: ServerAddress, why: str) -> str:
             "the certificate with `sordino serve renew`."
         )
     return (
-        f"The server at {server.address} is not vouched for by {server.authority}: ask its operator for the server's "
+        f"The server at {server.address} is not certified by {server.authority}: ask its operator for the server's "
         "ca.pem, and do not connect before you have it."
     )
 

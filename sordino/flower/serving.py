@@ -25,14 +25,14 @@ from sordino.util.toml import read_toml
 
 SITES = "sites.toml"
 MARK = "sordino-site"
-"""First word of a site's public line."""
+"""First word of the text in a site's NAME.pub."""
 DEFAULT_ADDRESS = "0.0.0.0:8000"
 NAME_LENGTH = 64
 
 
 @dataclass(frozen=True)
 class PublicSite:
-    """A site's public line, which its owner sends to the server's operator."""
+    """Name and public keys of a site: one line of text in NAME.pub, which its owner sends to the server's operator."""
 
     name: str
     identity: bytes
@@ -75,7 +75,7 @@ class PublicSite:
 def check_name(name: str) -> None:
     """Refuse a site's name that cannot be part of a file name or a line of text."""
     if not name or len(name) > NAME_LENGTH or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
-        raise UserError(f"A site cannot be called {quoted(name)}: use letters, digits, dots and hyphens.")
+        raise UserError(f"A site cannot be called {quoted(name)}: use 1 to 64 of A-Z, a-z, 0-9, -, _ and dots.")
     if name.startswith((".", "-")):
         raise UserError(f"A site cannot be called {quoted(name)}: begin with a letter or a digit.")
 

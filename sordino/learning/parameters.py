@@ -1,4 +1,4 @@
-"""A model is one flat vector; a `Layout` names its parts."""
+"""A network's parameters as one flat vector, and its `Layout`: the names and shapes of the tensors in it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Layout:
             if len(sizes) == count:
                 return sizes
         known = f"{len(self.layers)} layers and {len(self.sizes)} tensors"
-        raise UserError(f"There are {count} thresholds, but the network has {known}.")
+        raise UserError(f"There are {count} thresholds, but the network has {known}: give one in all, or one for each.")
 
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """The tensors of a flat vector, as flat slices: views, no copies."""

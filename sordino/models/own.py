@@ -1,4 +1,4 @@
-"""A user's own network, by dotted name: `package.module:Class` or `package.module.Class`."""
+"""A user's own network, loaded and checked by its dotted name: `package.module:Class` or `package.module.Class`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load(name: str, shape: tuple[int, ...], outputs: int, options: dict[str, Any
     target = find(name)
     if isinstance(target, nn.Module) or not callable(target):
         raise UserError(
-            f"{name!r} is a {type(target).__name__} already made; name the class, or a function that makes "
+            f"{name!r} is a {type(target).__name__} object; name the class, or a function that makes "
             "the model, so that a run's seed decides its weights."
         )
     with current_directory_importable():
@@ -65,8 +65,8 @@ def _call(name: str, target: Callable[..., Any], offered: dict[str, Any], option
         signature.bind(**arguments)
     except TypeError as error:
         raise UserError(
-            f"The model {name!r} cannot be made from shape, classes and the options given: {error}; add it "
-            "as an option, or give it a default."
+            f"The model {name!r} cannot be made from shape, classes and the options given: {error}; pass the "
+            "missing argument as an option, or give it a default."
         ) from error
     try:
         return target(**arguments)

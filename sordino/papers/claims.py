@@ -1,4 +1,4 @@
-"""Test of a claim in one column of a repeated table.
+"""Statistical test of a paper's claim ("above every rival") in one column of a reproduced table, and the table's rows.
 
 Methods with equal seeds meet equal records, so they are compared seed by seed. A claim says "above every rival": it
 holds in a column where each single interval lies above zero, for which no correction is needed, because all of them
@@ -21,13 +21,14 @@ LOWER = ("loss", "rounds", "seconds")
 UNTESTED = ("seconds",)
 """Measures that depend on the machine."""
 Kind = Literal["published", "paper", "sound"]
-"""Kinds of figures: as printed, as published and run here, at equal true epsilon."""
+"""Kinds of figures: the number that the paper prints (`published`), our run of the mechanism as published (`paper`),
+and our run of the mechanism whose epsilon holds (`sound`), at equal true epsilon."""
 Answer = Literal["holds", "refuted", "not shown", "not tested"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """Row of a repeated table in one column."""
+    """Row of a reproduced table in one column."""
 
     row: str
     """Name of the row in the paper's table."""
@@ -75,7 +76,7 @@ class TableRow:
         return {"published": self.published, "paper": self.paper, "sound": self.sound}[kind]
 
     def by_seed(self, variant: str) -> list[float | None]:
-        """TableRow of a variant, one per seed."""
+        """Figures of a variant, one per seed."""
         return self.sound_by_seed if variant == "sound" else self.paper_by_seed
 
     def interval(self, kind: str) -> list[float] | None:
@@ -93,7 +94,7 @@ class TableRow:
 
 
 def rows_of(document: Mapping[str, Any]) -> list[TableRow]:
-    """Rows of a repeated table's document."""
+    """Rows of a reproduced table's document."""
     return [TableRow.from_dict(row) for row in document["rows"]]
 
 

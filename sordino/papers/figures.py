@@ -1,4 +1,4 @@
-"""Picture of a repeated table: printed, as published and sound beside each other, or curves over the rounds."""
+"""Figure of a reproduced table: the paper's numbers beside ours, as published and at equal true epsilon, or curves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_PANELS = 4
 
 
 def draw(done: Done, path: Path) -> None:
-    """Draw a repeated table."""
+    """Draw a reproduced table into a file."""
     drawing, judgement = pyplot(), Judgement(done)
     figure = _curves(drawing, done, judgement) if done.table.curves else _bars(drawing, judgement.document())
     title = f"{done.paper.title}, {done.table.name}: {done.table.title} (scale {done.options.scale})"

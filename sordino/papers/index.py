@@ -17,7 +17,7 @@ from sordino.report.wording import markdown_table
 from sordino.util.files import read_text, write_whole
 
 Documents = dict[tuple[str, str], Document]
-"""Documents of repeated tables, by paper and table."""
+"""Documents of reproduced tables, by paper and table."""
 BEGIN, END = "<!-- index -->", "<!-- end of index -->"
 """Marks in a page between which the index stands."""
 PREFIX = "sordino reproduce "
@@ -133,7 +133,7 @@ def _seeds(document: Document) -> str:
 
 
 def _line(document: Document, claim: str) -> list[str]:
-    """Line of a repeated table: how it is run, its claim, and the figures of one column."""
+    """Line of a reproduced table: how it is run, its claim, and the figures of one column."""
     run = _command(document).replace(f"`{document['paper']} ", "`", 1)
     return [run, claim, *(_best_rows(document, kind) for kind in get_args(Kind))]
 

@@ -1,4 +1,4 @@
-"""Judgement of a repeated table's claim: figures, tests and sentences."""
+"""Result of a reproduced table as a JSON document: means and intervals, tests of `claims`, and the verdict in words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Judgement:
         return self._done.outcomes.get((row.name, column.name, variant))
 
     def document(self) -> dict[str, Any]:
-        """JSON document of the repeated table."""
+        """JSON document of the reproduced table."""
         done, table = self._done, self._table
         settings = dict.fromkeys(table.setting_of(one) for one in self.columns)
         scale = done.options.scale
@@ -146,7 +146,7 @@ class Judgement:
         ]
 
     def _terms(self) -> str:
-        """Sentence on the terms on which methods meet."""
+        """First words of the verdict: at equal true epsilon, or without privacy."""
         ours = [
             self.outcome(row, column, "sound")
             for column in self.columns

@@ -1,4 +1,4 @@
-"""Pages of a repeated table: Markdown, CSV and LaTeX."""
+"""Pages of a reproduced table: Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ NEVER = "not reached"
 
 
 def folder_of(store: Path, paper: str) -> Path:
-    """Folder in which a store keeps a paper's repeated tables."""
+    """Folder in which a store keeps a paper's reproduced tables."""
     return store / "papers" / paper
 
 
 def write(document: Document, store: Path) -> Path:
-    """Write a repeated table's document, page, CSV and LaTeX; returns the path of the page."""
+    """Write a reproduced table's document, page, CSV and LaTeX; returns the path of the page."""
     stem = folder_of(store, document["paper"]) / f"{document['table']}-{document['scale']}"
     page = stem.with_suffix(".md")
     with writing(page):
@@ -53,7 +53,7 @@ def write(document: Document, store: Path) -> Path:
 
 
 def markdown(document: Document) -> str:
-    """Page of a repeated table in Markdown."""
+    """Page of a reproduced table in Markdown."""
     paper, table, scale = document["paper"], document["table"], document["scale"]
     what = WHAT[document["measure"]]
     lines = [

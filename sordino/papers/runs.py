@@ -72,7 +72,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Done:
-    """Repeated table."""
+    """Reproduced table."""
 
     paper: Paper
     table: Table

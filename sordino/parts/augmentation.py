@@ -20,7 +20,7 @@ MARGIN = 4
 
 
 def change_of(augmentation: Augmentation) -> Change | None:
-    """Return the function that changes records before a step sees them; None for `none`."""
+    """Return the function that augments a batch before a training step; None for `none`."""
     return {"none": None, "crop": crop, "crop-flip": crop_and_mirror}[augmentation]
 
 
@@ -66,7 +66,7 @@ def _shifts(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _digit(numbers: Tensor, place: int, base: int) -> Tensor:
-    """Return one digit of each non-negative number in a base; `place` is the digit's value, a power of bases."""
+    """Return floor(number / place) mod base: independent small draws from one random number of each record."""
     return torch.div(numbers, place, rounding_mode="floor") % base
 
 

@@ -1,4 +1,4 @@
-"""Averages of clients' messages and of the server's models, and control variates (SCAFFOLD)."""
+"""FedAvg's weighted mean, the mean of server models over rounds, and the step length that SCAFFOLD divides by."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over_rounds(before: Tensor | None, models: Tensor, number: int) -> Tensor:
 
 
 def reach(steps: Tensor | int, rate: float, momentum: float) -> Tensor | float:
-    """Return the distance that a model moves in K `steps` of SGD under a constant gradient of length one: K eta without
+    """Return the effective step length of K `steps` of SGD, by which SCAFFOLD divides a model's change: K eta without
     momentum.
 
     With momentum m the k-th last gradient counts (1 - m^k) / (1 - m) times. A model's total change divided by this

@@ -37,8 +37,8 @@ class Ddpg:
     actor_rate: float = 1e-3
     """Adam's learning rate of the actor. Released code: 1e-3."""
     critic_rate: float = 1e-2
-    """Adam's learning rate of the critic. Released code: 1e-3, with which a bandit's 500 transitions teach it nothing:
-    the actor then follows it to an end of the range, where tanh is flat and nothing brings it back."""
+    """Adam's learning rate of the critic. Released code: 1e-3, with which the critic learns nothing from a bandit's 500
+    transitions; the actor then saturates at one end of the action range, where the gradient of tanh vanishes."""
     soft: float = 0.001
     """Share of the way that the target networks move towards the others at each step. Released code: .001."""
     memory: int = 500
@@ -46,7 +46,7 @@ class Ddpg:
     batch: int = 16
     """Transitions a step learns from; 2, the released code's number, until there are so many."""
     steps: int = 4
-    """Steps of learning for each new transition. Released code: 1, which too is lost on an end of the range."""
+    """Steps of learning for each new transition. Released code: 1, with which the actor saturates too."""
     pull: float = 0.15
     """Theta of the Ornstein-Uhlenbeck exploration noise."""
     spread: float = 0.1

@@ -226,4 +226,4 @@ def _check_plannable(experiment: Experiment, method: Method) -> None:
             f"{experiment.method} sends something without noise: its epsilon is infinite, whatever is planned."
         )
     if not all(release.known_beforehand() for release in releases):
-        raise UserError(f"The published {experiment.method} costs more than its noise says: a run tells how much.")
+        raise UserError(f"The epsilon of {experiment.method} as published is only known after a run: run it to see it.")

@@ -1,4 +1,4 @@
-"""The only exit of a client: check, bound, noise.
+"""The gate: all that a client sends is clipped and noised here, and so are the gradients of record-level steps.
 
 Everything that a step wants to send goes through `Gate.passes`. At record level the step itself sees nothing but what
 `SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised. What passes is
@@ -152,8 +152,8 @@ class SampledGradients:
         return total if bare else self._mechanism.noised_sum(total, deviation, self._source, purpose)
 
     def draw(self, records: int) -> tuple[Tensor, tuple[object, ...]]:
-        """Draw the next batch: a coin for each of `records`, and the name of the noise on its sum. Refused once all
-        sums were taken."""
+        """Draw the next Poisson-sampled batch: a boolean for each of `records`, and the key of the noise on its sum.
+        Refused once all charged sums were taken."""
         if self.taken >= self.steps:
             raise UserError(
                 f"A step asked for more noisy gradients than the {self.steps} that were charged for a round."
@@ -213,9 +213,9 @@ class BareGradients(SampledGradients):
 
 
 class StackedGradients:
-    """The exits of several clients, which all take equally many gradients, each together with the others.
+    """Noisy gradients of several clients in one computation; all take the same number of steps.
 
-    What each client's sum is made of and the noise on it are those of its own exit: coins, thresholds, draws.
+    Batches, thresholds and noise of each client are those that its own `SampledGradients` would give.
     """
 
     def __init__(self, exits: Sequence[SampledGradients], source: Source, mechanism: Mechanism = FLOATS) -> None:

@@ -159,8 +159,7 @@ def _save(figure: Any, axes: Any, path: Path) -> None:
 
 
 def check_picture(path: Path) -> bool:
-    """Tell whether matplotlib is installed, and refuse a path that cannot be written, before the work that the picture
-    shows."""
+    """Check, before a long run, that its picture can be written to `path`; False where matplotlib is not installed."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:

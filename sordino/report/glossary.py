@@ -129,6 +129,10 @@ WORDS: dict[str, str] = {
         "The party that asks clients and adds up. As an observer it sees every message. See `sordino explain views`."
     ),
     "sound": ("variant=sound: the epsilon that is printed holds. See `sordino explain paper`."),
+    "spread": (
+        "The standard deviation of a figure over seeds, printed after the mean. It says how much seeds differ. "
+        "Whether two methods differ is said by the interval of their difference."
+    ),
     "start": ("The accuracy of the model with which a client began the round, before it trained on its own records."),
     "store": ("The folder with all runs, their ledgers and models: .sordino, or what --store names."),
     "threshold": ("C, the length to which updates or gradients are clipped. See `sordino explain clipping`."),
@@ -164,7 +168,6 @@ ALIASES = {
     "rows": "record",
     "person": "record",
     "rounds": "round",
-    "spread": "interval",
     "seeds": "seed",
     "ε": "epsilon",
     "δ": "delta",

@@ -1,12 +1,12 @@
-"""What a step of training costs, by rule: from the sizes of the network and its batches alone.
+"""Estimated seconds of a training step, by which an engine (stacked or one by one) and compilation are chosen.
 
-Nothing here looks at a clock or at the machine, so that what is decided by it is decided alike everywhere, and the same
+They follow from the sizes of the network and its batches alone, not from a clock or the machine, so that the same
 command gives the same numbers. The constants were fitted once, on two cores that were busy with other things, to the
 processor's time as measured by
 
     python benchmarks/engine_rule.py --fit
 
-which prints, without `--fit`, what the rule loses against the better of both ways. Only their proportions matter.
+which prints, without `--fit`, how much slower the chosen engine is than the faster one. Only their proportions matter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cost:
     """Each number of each record of the batch, which is fetched."""
 
     def seconds(self, size: Size, clients: int = 1) -> float:
-        """For each of so many clients, who share what does not depend on a client's numbers."""
+        """Seconds per client where `clients` are trained in one stack and share the fixed costs of a step."""
         shared = (self.step + self.layer * size.layers) / clients
         each = self.product * size.parameters + self.number * size.numbers
         return shared + size.batch * each + self.parameter * size.parameters

@@ -48,7 +48,7 @@ class Importing(Source):
     store: str
     imported: list[Imported]
     known: list[str]
-    """Runs that this store had already, with all that they count as."""
+    """Runs whose spending this store had already counted in full."""
     without_cost: list[str]
     """Runs that cost nobody anything."""
 

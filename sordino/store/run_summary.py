@@ -110,8 +110,8 @@ class Summary:
     """`personal`, `personal_worst`, `start` (models at the start of the last round) and `global`. Personal is what
     clients predict with: the method's own models, or the blended ones."""
     epsilon: Figures
-    """Epsilon of the whole plan where clients' answers may have chosen the end of the run or whom it asked; otherwise
-    of what was charged."""
+    """Epsilon for each observer: of what was charged or, where clients' answers may have decided when the run ended or
+    which clients were asked, of the whole plan."""
     attack_accuracy: dict[View, float]
     """Share of correct answers of the best attack, between 0.5 (guessing) and 1."""
     delta: float
@@ -184,8 +184,7 @@ class Summary:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Summary:
-        """Run that a document of this or an earlier version is about; keys of other things, such as that the run was
-        removed, are ignored."""
+        """Inverse of `to_dict`, also for documents of earlier versions; keys that are no fields are ignored."""
         known = {field.name: document[field.name] for field in fields(cls) if field.name in document}
         known = {"called": document["method"], "privacy": "dp"} | known | {"unit": Unit(document["unit"])}
         if document.get("metrics") is not None:

@@ -1,8 +1,8 @@
-"""Export of a client's model for other programs: ONNX, a torch program, or safetensors, with its meaning inside.
+"""Export of a client's model for other programs: ONNX, a torch program, or safetensors, with a description inside.
 
-The network takes encoded records and gives class probabilities. The description, as JSON, says how a record is encoded:
-`recipe` makes each of the network's numbers of one cell (`sordino.data.schema.Feature`); the schema and the names of
-the classes stand beside it.
+The network takes encoded records and gives class probabilities. The description, as JSON, holds the schema,
+the names of the classes and `recipe`: how each input of the network is computed from one cell of a table's row
+(`sordino.data.schema.Feature`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trained models of a run, with their meaning: whose they are, what goes in and what comes out.
+"""Trained models of a run: the server's and each client's, with a description of what goes in and what comes out.
 
 One file holds all of it. Neither the data nor the experiment is needed to predict.
 """
@@ -90,7 +90,7 @@ class Description:
 
 
 def measured(figures: np.ndarray) -> dict[str, Tensor]:
-    """Tensors of clients' metrics as they are stored: equal figures give equal files, which `nan` would not."""
+    """Clients' metrics as they are stored: NaN becomes 0 beside a mask, so that equal metrics give equal files."""
     known = ~np.isnan(figures)
     return {"metrics": torch.from_numpy(np.where(known, figures, 0.0)), "metrics_known": torch.from_numpy(known)}
 

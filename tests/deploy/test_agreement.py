@@ -65,7 +65,7 @@ ONLY_PLANNED = {
     r"costs no privacy, and needs no plan": "there is nothing to plan",
     r"sends something without noise": "epsilon is infinite, whatever is planned",
     r"has an infinite epsilon, whatever is planned": "noise comes from a seed that everybody knows",
-    r"costs more than its noise says": "a run tells by how much",
+    r"is only known after a run": "a run tells by how much",
 }
 """Refusals of plans alone, and why."""
 SAID_BY_PLANS = {

@@ -69,7 +69,7 @@ def _member(row: object, path: Path) -> Member:
         key = b""
     if not isinstance(name, str) or not name or len(key) != IDENTITY_BYTES:
         raise UserError(
-            f"The roster {path} has a site with name {quoted(name)} whose identity is not 64 hexadecimal digits: "
+            f"The roster {path} has a site (name: {quoted(name)}) without name or identity of 64 hexadecimal digits: "
             "copy it from `sordino serve roster`."
         )
     if not name.isprintable():  # it is shown beside the fingerprint that owners compare, and must not hide another

@@ -1,6 +1,7 @@
-"""Dry run of a deployment: the method's script with sites that send nothing.
+"""Dry run before a deployment: the first rounds of a method's server code, with answers that are all zero.
 
-It shows what the script may not do on real machines before any site is asked.
+It raises what a deployment would refuse (a per-client message under a secure sum, a charge above what is reserved)
+before any site is asked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROUNDS = 2
 
 
 def try_script(terms: DeployedTerms, gate: Gate, ground: Ground) -> None:
-    """Run the first rounds of a method's script with answers that are all zero; raise what it must not do."""
+    """Run the first rounds of a method with answers that are all zero; raise what a deployment refuses."""
     terms = replace(terms, schedule=replace(terms.schedule, rounds=min(ROUNDS, terms.schedule.rounds)))
     run_state = _Unpaid(Ledger(terms.schedule.clients, terms.method.unit), terms)
     server = assemble(terms, _Nobody(terms), run_state, gate=gate, ground=ground, evaluate=False)
@@ -39,7 +40,7 @@ def try_script(terms: DeployedTerms, gate: Gate, ground: Ground) -> None:
 
 
 class _Unpaid(TransientState):
-    """State of a run that nobody pays for: the sizes of charges are checked, and then forgotten."""
+    """Run state that checks each charge against the reserved budget and records none of them."""
 
     def __init__(self, ledger: Ledger, terms: DeployedTerms) -> None:
         super().__init__(ledger)

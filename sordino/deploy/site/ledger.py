@@ -1,7 +1,7 @@
-"""A site's ledger file, `site.db`: a hash chain of everything that left the site and what it cost.
+"""A site's database `site.db`: its ledger (a hash chain of all that left it, with its cost), keys, runs and answers.
 
-The file also holds the site's keys, its runs, the answers it has given (sent again if they are asked for again), the
-state it remembers, its accuracies, and the heads of other sites' ledgers.
+Answers are kept to be sent again if they are asked for again. The file also holds the method's state between rounds,
+the site's accuracies, and the heads of other sites' ledgers.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class Entry:
     """A row of a site's ledger."""
 
     kind: str
-    """`begin`, `data`, `rules`, `start`, `reserve`, `confirmed`, `release`, `opened`, `misfit`, `accepted` or
-    `spoiled`."""
+    """`begin` (site made), `data`, `rules` (digests when they change), `start`, `reserve` (a run begins, its budget),
+    `confirmed` (by other sites), `release` (a charge), `opened` (a secure sum), `misfit` (a refusal that depended on
+    the data), `accepted` (by the owner without a witness) or `spoiled` (closed for good)."""
     content: dict[str, Any]
 
     def to_json(self) -> str:
@@ -152,7 +153,7 @@ SEEN = CheckedTable(
 )
 TABLES = (FACTS, RUNS, ASKS, MEMORY, ROUNDS, SEEN)
 WITNESSED = "witness"
-"""Name of the fact that a witness exists outside the folder; sites of early versions had none."""
+"""Key of the fact that a witness file was written outside the folder (`sordino.deploy.site.witness`)."""
 HEAD = "head"
 """Name of the fact that holds the ledger's head. Without it, rows cut off at the end would leave no gap."""
 THIS_QUESTION = "where run = ? and round = ? and place = ? and attempt = ?"

@@ -1,4 +1,4 @@
-"""Privacy-loss distributions of Poisson-sampled Gaussians, composed, with everything rounded to the safe side.
+"""Privacy loss distribution (PLD) accountant of Poisson-sampled Gaussians: FFT composition, upper bounds of epsilon.
 
 One step samples a record at rate q and adds N(0, z^2) to a sum that the record moves by one. With x the coordinate that
 matters, it is seen from P = (1 - q) N(0, z^2) + q N(1, z^2) if the record is there, and from Q = N(0, z^2) if not. The
@@ -147,7 +147,7 @@ def _loss(x: np.ndarray | float, rate: float, multiplier: float) -> np.ndarray:
 
 
 def _exponents(losses: np.ndarray, rate: float) -> np.ndarray:
-    """The unsampled loss with which a sampled one is each of `losses`."""
+    """Inverse of `_loss` in its exponent (2 x - 1) / (2 z^2): the exponent at which the loss is each of `losses`."""
     large, small = np.maximum(losses, 1.0), np.minimum(losses, 1.0)
     by_ratio = large + np.log1p((rate - 1) * np.exp(-large)) - math.log(rate)
     return np.where(losses > 1, by_ratio, np.log1p(np.maximum(np.expm1(small) / rate, -1 + ROUNDOFF)))
@@ -182,7 +182,7 @@ def _masses(rate: float, multiplier: float, grid: float, reach: float) -> tuple[
 def _dearer_share(
     whole: np.ndarray, other: np.ndarray, cheaper: np.ndarray, doubt: np.ndarray, grid: float
 ) -> np.ndarray:
-    """Mass that goes to the dearer end of each bin.
+    """Mass that goes to the end of each bin with the larger loss, rounded up.
 
     Args:
         whole: mass of each bin.

@@ -1,4 +1,4 @@
-"""Record plan: noise, batches and turns of each client's records, decided before the first round."""
+"""Record-level plan: noise multiplier, sampling rate, steps and number of rounds of each client, made before a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ budgets."""
 
 @dataclass(frozen=True)
 class RecordPlan:
-    """Noise, batches and turns of each client's records, decided before the first round from public sizes and budgets.
+    """Noise, sampling, steps and rounds of each client, decided before the first round from public sizes and budgets.
 
     Arrays hold one value for each client.
     """
@@ -89,8 +89,8 @@ class RecordNeeds:
 
 
 def held_out_count(records: int, share: float) -> int:
-    """Number of a client's records to set aside for a `share` of them: at least one, and at least one is not, where
-    there are two."""
+    """Number of a client's records to hold out for validation: about `share` of them; of two or more, at least one is
+    held out and at least one is not."""
     return min(records - 1, max(1, round(share * records))) if share > 0 and records > 1 else 0
 
 

@@ -1,4 +1,4 @@
-"""Releases whose noise protects single records, and releases without noise of their own."""
+"""Record-level releases (means, second moments, noisy gradients), and releases of any unit that add no noise."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Average(Release):
-    """The mean of one number per validation record, each held to [low, high]; record level.
+    """The mean of one number per validation record, each clipped to [low, high]; record level.
 
-    The step hands over the sealed numbers that `data.judged` gives; the gate holds, centres, averages over the public
+    The step hands over the sealed numbers that `data.judged` gives; the gate clips, centres, averages over the public
     count, and noises. `held_out` is the share of a client's training records that is set aside for it.
     """
 
@@ -232,7 +232,7 @@ class Follows(Release):
 
 
 def open_pool(release: Release, value: Any, pool: Pool) -> Tensor:
-    """Open the sealed values of a pool's single records; anything else, stretched or made up, is refused.
+    """Open the sealed per-record values of a pool; a value that is not sealed, or is of another pool, is refused.
 
     Args:
         release: release under which they are sent, named in the error.

@@ -192,15 +192,15 @@ def _how(row: Row) -> str:
     if row.reason:
         return f"not covered: {row.reason}"
     if row.exposed:
-        return "single messages became known"
+        return "single messages were revealed: every observer is charged what the server is"
     if row.pool == PROMISED:
         epsilon, delta, _ = row.histories().T
         return f"all that leaves in the run: epsilon {_range(epsilon)} at delta {_range(delta)}"
     if row.pool:
         rate, multiplier, times = row.histories().T
         return (
-            f"{row.pool} records, each sampled at a rate of {_range(rate)}, noise {_range(multiplier)} times what one "
-            f"can do, {_range(times)} times"
+            f"{row.pool} records, sampling rate {_range(rate)}, noise multiplier {_range(multiplier)}, "
+            f"{_range(times)} times"
         )
     return ""
 

@@ -1,4 +1,4 @@
-"""Results of runs in sentences."""
+"""Sentences and template values for the HTML report on runs, and the TOML experiment file that repeats a run."""
 
 from __future__ import annotations
 

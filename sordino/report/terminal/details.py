@@ -1,4 +1,4 @@
-"""Plans, audits, ledgers and sites as tables for the terminal."""
+"""Terminal reports on a plan, an audit and a site, and the table of a run's ledger."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _of_records(plan: PlanForRecords) -> list[RenderableType]:
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
-            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; for one whose "
-            f"contents are replaced by others: at most {replaced}"
+            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; if one "
+            f"record is replaced by another: at most {replaced}"
         ),
         *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows)),
         "",

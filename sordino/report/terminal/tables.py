@@ -1,4 +1,4 @@
-"""Results as tables and sentences for the terminal."""
+"""Terminal output of results: the report on one run, and the table of compared methods."""
 
 from __future__ import annotations
 
@@ -125,9 +125,7 @@ def _meaning(summary: Summary) -> list[str]:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())
         replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
         sentences.append(f"over clients: {spread}")
-        sentences.append(
-            f"for a record whose contents are replaced by others, which counts as removing and adding: {replaced}"
-        )
+        sentences.append(f"if one record is replaced by another (counted as one removal and one addition): {replaced}")
     return sentences
 
 
