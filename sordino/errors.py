@@ -1,4 +1,4 @@
-"""Errors written for the person who made the mistake."""
+"""Errors that are shown to users as one sentence, helpers that word them, and the check of output paths."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def writing(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}; name another place.") from error
-    except ValueError as error:  # a kind of picture that is not known, or a name that is none
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; choose another path.") from error
+    except ValueError as error:  # an unknown image format, or an invalid path
         raise UserError(f"{path} cannot be written: {error}.") from error
 
 

@@ -1,4 +1,4 @@
-"""The terms of a run: everything that follows from an experiment before anybody is asked.
+"""The terms of a run: method, schedule, noise and identity, derived from an experiment before any client is contacted.
 
 `derive` is the one place that works them out, from the experiment and a few facts about clients and records. Facts are
 read from data (`sordino.experiment.prepare`), declared (`sordino.deploy.terms`) or given (`sordino.planning.plan`), so
@@ -70,7 +70,7 @@ class BuiltNetwork:
     initial: Tensor
     """First values of the parameters, as one flat vector."""
     weights: dict[str, str]
-    """Digest of a user's own weights, as a key of what decides a run; empty for the package's networks."""
+    """Digest of a user's own initial weights, for the run's identity; empty for built-in networks."""
     precision: Precision = "fp32"
     """Format in which layers compute in local training."""
 
@@ -139,7 +139,7 @@ class Costs:
     calibration: Calibration
     """Rule by which noise follows from a budget."""
     minimum: int
-    """U_min: fewest answers with which a question is used."""
+    """Smallest cohort (U_min): a question with fewer answers is not used."""
     budget: Budget
     allowance: Allowance
     """What each release may spend. In a deployment at record level, that of a client with as many records as are

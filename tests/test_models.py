@@ -586,7 +586,7 @@ def test_own_models(name, options, expected):
         (".nets", {}, "not a dotted name"),
         ("ward.nets:Sized", {"widht": 3}, "called 'widht'; did you mean 'width'"),
         ("ward.nets:Fixed", {"width": 3}, "has no options"),
-        ("ward.nets:needy", {}, "missing a required argument: 'depth'; add it as an option"),
+        ("ward.nets:needy", {}, "missing a required argument: 'depth'; pass the missing argument as an option"),
         ("ward.nets:number", {}, "gives a int; a model must be a torch.nn.Module"),
         ("ward.nets:broken", {}, "cannot be made: KeyError: 'weights'"),
         ("ward.nets:ready", {}, "object; name the class"),

@@ -667,7 +667,7 @@ class Untimely(Plain):
     [
         (Generous(), "raw as Gift, a kind of release that is not Sordino's"),
         (Loud(), "update as Louder, a kind of release that is not Sordino's"),
-        (Untimely(), "it leaves every 0 rounds"),
+        (Untimely(), "`every` is 0"),
         (Mixed(), "protects a client, but the method protects a record"),
         (Doubled(), "declare one, and the others as Follows"),
         (Unfounded(), "which is no release of gradients"),

@@ -194,7 +194,7 @@ def mean_difference(inside: np.ndarray, outside: np.ndarray, delta: float, confi
 
 
 def _largest_refuted(refuted: Callable[[float], bool], above: float) -> float:
-    """The largest epsilon of which `refuted` says so, to within a ten-millionth: it says no from some point on."""
+    """Largest epsilon that is `refuted`, to within `TOLERANCE`; larger epsilons must not be refuted (bisection)."""
     if not refuted(above):
         return 0.0
     low, high = above, 2 * above + 1.0

@@ -1,4 +1,4 @@
-"""Tier 1 where single records are protected: is a record there, or not?
+"""Tier 1 of an audit, at record level: a canary attack that tells whether one record took part.
 
 One noisy gradient is attacked with inclusion forced: every record of a client that is there enters the batch, and each
 record is a canary or is not there at all. They go through the production path: gradients of single records by a
@@ -10,8 +10,8 @@ tested apart (`conformance`), and with how many gradients really passed in the r
 that of the privacy-loss distribution of all Poisson-sampled steps, rounded so that it is never above the truth. The
 closed form of Gaussians is used for nothing that is sampled.
 
-The canaries of that attack meet a network of ours, whose records are apart. Whether they are in the run's own network
-is looked at by `mixing`, without noise: with a canary at several places of a batch and of several sizes.
+That attack uses a logistic regression of ours, which keeps records apart. Whether the run's own network does is tested
+by `mixing`, without noise: with a canary at several places of a batch and of several sizes.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
         sentence = f"{release}: the network mixes records: one moves the sum by {moved:.3g} times its threshold."
     elif others > VISIBLE:
         sentence = (
-            f"{release}: what other records bring changes by {others:.3g} thresholds with one: the network mixes them."
+            f"{release}: the network mixes records: one changes the others' part by {others:.3g} times the threshold."
         )
     else:
         return

@@ -1,4 +1,4 @@
-"""Recorder of what passes the mechanism and the source of a run's gate: nothing is changed on its way."""
+"""Wrappers that record, for an audit, values before and after noise (mechanism) and sampling draws (random source)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Passage:
     deviation)^2."""
 
     def bare(self) -> bool:
-        """Whether something left where there is no noise."""
+        """Whether an entry without noise was sent with a value other than zero."""
         return bool((self.after[self.deviations == 0] != 0).any())
 
     def squares(self) -> np.ndarray:
@@ -135,7 +135,7 @@ class Watching:
 
 @dataclass(frozen=True)
 class Tosses:
-    """The coins of one batch."""
+    """Poisson sampling of one batch: its rate, and whether each record entered (`fallen`)."""
 
     purpose: tuple[Any, ...]
     rate: float

@@ -1,4 +1,4 @@
-"""Help as plain text, and whole, whichever versions of typer and click are installed."""
+"""Patches of typer: complete help in plain text, whichever versions of typer and click are installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer.core
 
 def plain_help() -> None:
     """Let typer write help without rich, and with what arguments mean."""
-    # With rich it escapes brackets, for a markup that is turned off here.
+    # With rich, typer escapes brackets for a markup that is turned off here.
     typer.core.HAS_RICH = False
     # From 8.5 on click explains arguments itself: it forgets what typer was told of them, and would list them twice.
     made = typer.core.TyperArgument.__init__

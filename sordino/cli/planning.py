@@ -1,4 +1,4 @@
-"""Commands to use before any budget is spent: advice, and the cost of a run."""
+"""`sordino plan` and `sordino advise`: the cost of a run, and advice, before any budget is spent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sordino.privacy.budget.allowance import ProtectFrom
     from sordino.study.compare import Comparison
 LOOKED_AT = {*DATA, "model"} - {"clients"}
-"""Options that need data and network; without them, or a file, a plan is arithmetic alone."""
+"""Options for which `plan` loads data and network; without them, and without a file, it only calculates."""
 
 
 @taking(*DATA, "model", "method", "variant", "privacy", *SCHEDULE, "epsilon", *NOISE, "seed", "set")

@@ -1,4 +1,4 @@
-"""The command that repeats the papers' tables and figures."""
+"""`sordino reproduce`: the command that repeats the papers' tables and figures."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TuningGrid = Annotated[
 ]
 Stores = Annotated[
     list[Path] | None,
-    typer.Option("--store", help=f"{STORE} With --index it may be given again: of equal scales the last one counts."),
+    typer.Option("--store", help=f"{STORE} With --index it may be repeated: at equal scale the last one counts."),
 ]
 IndexFile = Annotated[
     Path | None,
     typer.Option(
         "--output",
         "-o",
-        help="With --index: file for the page; in one that has marks, the part between them. [default: the screen]",
+        help="With --index: file for the page; if it has marks, only the part between them. [default: the screen]",
     ),
 ]
 KeepFolder = Annotated[

@@ -234,7 +234,7 @@ def problem(file: RemoteFile, path: Path) -> str | None:
 
 
 def take_out(file: RemoteFile, archive: Path, folder: Path) -> None:
-    """Put the wanted members of a verified .zip into the folder, each under its last name."""
+    """Extract the wanted members of a verified .zip into the folder, each under its file name without folders."""
     with zipfile.ZipFile(archive) as opened:
         for member in file.extract:
             part = folder / f".part-{Path(member).name}"

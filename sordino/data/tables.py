@@ -1,4 +1,4 @@
-"""Named columns of a user's CSV or Parquet file, with errors that name file and column."""
+"""Reading of a user's CSV or Parquet file into named columns, with errors that name file and column."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Table:
     """The line of the file, or the number of the row, in which each record stands."""
 
     def texts(self, name: str) -> list[str]:
-        """A column's cells as text; nothing where there is no value."""
+        """A column's cells as text; an empty string where a value is missing."""
         return [_text(value) for value in self.columns[name]]
 
 
@@ -65,7 +65,7 @@ def check_names(path: Path, names: list[str]) -> None:
         raise UserError(f"The file {path} has two columns {twice!r}; give every column its own name.")
 
 
-NOTED = "`sordino data schema` notes down how files are written"
+NOTED = "`sordino data schema` notes down the delimiter and encoding of files"
 
 
 def read_table(path: Path, written: Format | None = None, otherwise: str = NOTED) -> Table:

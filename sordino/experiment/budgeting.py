@@ -1,4 +1,4 @@
-"""Noise for an experiment's budget, at either level, and the sentences that a user is told about it.
+"""Noise for an experiment's privacy budget, at client or record level, and notes and warnings to the user about it.
 
 These are the parts of which `sordino.terms.derive_costs` is made.
 """
@@ -70,8 +70,8 @@ def record_level(method: Method) -> RecordLevel | None:
         return None
     if not isinstance(method, RecordLevel):
         raise UserError(
-            f"{type(method).__name__} protects records, but is no sordino.methods.bases.RecordLevel: derive it from "
-            "that, which knows the clients' budgets."
+            f"{type(method).__name__} protects records, but is no subclass of sordino.methods.bases.RecordLevel, "
+            "which holds the clients' budgets: derive it from that."
         )
     return method
 
@@ -168,7 +168,7 @@ def same_as_sound(method: Method, steps: Mapping[str, Releases]) -> list[str]:
     varied = [one.varied if isinstance(one, RecordLevel) else None for one in (method, sound)]
     if steps != sound.steps() or varied[0] != varied[1]:
         return []
-    return ["In the variant `paper` of this method the same leaves as in `sound`, and with the same noise."]
+    return ["The variant `paper` of this method sends the same as `sound`, with the same noise."]
 
 
 def record_plan(

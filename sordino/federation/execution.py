@@ -1,4 +1,4 @@
-"""Execution of steps: one client after the other, or many stacked under `vmap`.
+"""Execution of a method's steps at clients, and evaluation: one client after the other, or many stacked under `vmap`.
 
 A client's memory is fetched lazily (`Recalled`): many steps never read the stored models, which lie on disk.
 """
@@ -26,7 +26,7 @@ from sordino.privacy.release import Public
 
 
 class Recalled(dict[str, Tensor]):
-    """A dictionary that fetches a value when it is read, and all of them for any other use."""
+    """Lazy dictionary: reading `d[name]` fetches that value; any other use, such as iteration, fetches all."""
 
     def __init__(self, names: Iterable[str], fetch: Callable[[str], Tensor]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Recalled(dict[str, Tensor]):
 
 
 def _of_all(name: str) -> Callable[..., Any]:
-    """Return a dictionary's own method, which first fetches everything."""
+    """Return the `dict` method `name`, changed so that it first fetches everything."""
 
     def method(self: Recalled, *arguments: Any, **named: Any) -> Any:
         for left in list(self._left):

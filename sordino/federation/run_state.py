@@ -1,4 +1,4 @@
-"""The state of a run: what the server keeps while the run goes on, so that it can be charged, shown and resumed.
+"""Interface of the state that a server keeps of a run (ledger, rounds, checkpoint), and a version that stores nothing.
 
 It holds the ledger, the rounds and the last checkpoint of the server's own state. Clients' memory is no part of it: a
 transport that keeps such memory says so (`Transport.memory`), and a state that is stored includes it in its
@@ -66,7 +66,7 @@ class Ending:
     shared: np.ndarray | None
     """Each client's accuracy with the server's model; None where the server has none."""
     stopped: dict[int, int]
-    """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
+    """Clients whose budget is used up, each with the number of rounds after which it stopped; 0: it never took part."""
     unreached: list[int]
     """Clients that never had a turn."""
     as_scheduled: bool
@@ -97,8 +97,8 @@ class RunState(Protocol):
         """Write down rows of the ledger before anything is asked or read for which they pay."""
 
     def answered(self, question: int, drawn: int) -> None:
-        """Store the digest of an answer's noise before anybody sees the answer. A resumed run with another digest does
-        not go on."""
+        """Store the digest of an answer's noise before anybody sees the answer. Where a resumed run draws other noise,
+        everything since the last checkpoint is given up."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Note down a round, and each client's accuracies: personal, at round start, with the server's model."""

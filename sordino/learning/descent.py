@@ -52,7 +52,7 @@ class InPlace:
 
 
 def blank_memory(optimizer: Optimizer, momentum: float, gradient: Tensor) -> tuple[Tensor, ...]:
-    """Memory of an optimizer before its first step: zeros like `gradient`, and a count for Adam."""
+    """Optimizer state before the first step: zeros like `gradient` for each moment, and Adam's count of steps."""
     if optimizer == "adam":
         return torch.zeros_like(gradient), torch.zeros_like(gradient), torch.zeros_like(gradient.sum())
     return (torch.zeros_like(gradient),) if momentum else ()
@@ -60,7 +60,7 @@ def blank_memory(optimizer: Optimizer, momentum: float, gradient: Tensor) -> tup
 
 @dataclass(frozen=True)
 class Tether:
-    """The gradient of a penalty on the distance of some entries from where they started.
+    """The gradient of a proximal penalty: on the distance of some entries from where they started.
 
     It points away from the start and has the length `force(distance)`; at the start itself it is zero.
     """

@@ -24,7 +24,7 @@ _INSTEAD = (
 
 
 MIXES = (
-    "mixes the records of a batch, so that no record's influence can be bounded: what it says of one record changes "
+    "mixes the records of a batch, so that no record's influence can be bounded: its output for one record changes "
     "with the others; keep records in the first dimension, and take means, norms and attention over the other "
     "dimensions only."
 )
@@ -42,7 +42,7 @@ def check(module: nn.Module) -> None:
         kind = type(part).__name__
         if isinstance(part, _BatchNorm):
             raise UserError(
-                f"{_place(path)} is a {kind}, which mixes the examples of a batch, so that no example's "
+                f"{_place(path)} is a {kind}, which mixes the records of a batch, so that no record's "
                 f"influence can be bounded; {_INSTEAD}"
             )
         if (isinstance(part, _NormBase) and part.track_running_stats) or any(

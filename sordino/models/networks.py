@@ -1,4 +1,4 @@
-"""Networks of the papers, layer by layer. None has BatchNorm; where a paper norms, it is GroupNorm."""
+"""Built-in networks (`NETWORKS`), layer by layer as in the papers; they normalise with GroupNorm, not BatchNorm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sordino.errors import UserError, quoted
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """A GroupNorm of at most 32 groups, which norms each example by itself."""
+    """A GroupNorm of at most 32 groups, which normalises each record by itself."""
     return nn.GroupNorm(min(32, channels), channels)
 
 
@@ -130,7 +130,7 @@ def _conv_norm_relu(before: int, channels: int) -> nn.Sequential:
 
 Shape = tuple[int, ...]
 WIDEST = 1_000_000_000
-"""The widest layer that is not taken for a slip; whether it fits into memory is checked when it is built."""
+"""Widest hidden layer that is accepted: more is taken for a typing error. Memory is checked when it is built."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs behind a table at a scale, and their outcomes."""
+"""`Study`: makes, reuses and tunes the runs that repeat one table of a paper at one scale, and collects outcomes."""
 
 from __future__ import annotations
 
@@ -219,8 +219,8 @@ class Study:
         )
 
     def _own(self, best: str) -> tuple[str, Sweep]:
-        """Contender and grid of a method's own settings, searched after the common ones; a method that has none gets as
-        many tries at its rate."""
+        """Contender and grid of a method's own settings, searched after the common grid; a method that has none gets
+        as many tries at its learning rate."""
         name, settings = contender(best)
         grid = self._own_grids.get(name)
         if grid is None:
@@ -279,7 +279,7 @@ def _has_noise(experiment: Experiment) -> bool:
 
 
 def accuracy_of(measure: Measure) -> Accuracy:
-    """Models whose accuracy decides where a table prints a measure."""
+    """Which models' accuracy decides the tuning of a table that prints `measure`."""
     accuracies: dict[Measure, Accuracy] = {"global": "global", "rounds": "global", "start": "start"}
     return accuracies.get(measure, "personal")
 

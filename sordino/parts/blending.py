@@ -1,4 +1,4 @@
-"""Mixtures of models, weighted by the likelihood of records on which they were not trained.
+"""Blending: a client's mixture of its own and the federation's models, weighted by likelihoods of held-out records.
 
 A client's candidates are models that it trained alone, the server's model tuned to the client's records, the federated
 method's own personal model, the mean of the server's models over the rounds, and both the server's model and that mean
@@ -61,7 +61,7 @@ that matters. Gradients of records agree far less with each other than updates o
 CAUTION = 4.0
 """Strength of the penalty that keeps a member's probabilities unchanged (power one)."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
-"""To which probabilities may be raised."""
+"""Powers to which a member's probabilities may be raised."""
 STEPS = 200
 """Steps of expectation maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
@@ -120,8 +120,8 @@ def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
 
 
 def offsets(frequencies: Tensor) -> Tensor:
-    """Additions to the logarithms of each member's probabilities, (members, ..., width): the client's `frequencies`
-    (..., width) for members that are adjusted to them, zero for the others."""
+    """Terms to add to each member's log-probabilities, (members, ..., width): the client's label
+    `frequencies`, as logarithms (..., width), for members that are adjusted to them, zero for the others."""
     found = torch.zeros(len(MEMBERS), *frequencies.shape)
     found[[ADJUSTED, AVERAGED_ADJUSTED]] = frequencies
     return found

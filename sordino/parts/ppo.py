@@ -1,4 +1,4 @@
-"""Clipping threshold chosen by proximal policy optimization (ACDP-pFSD, Section 4.3 and Algorithm 2)."""
+"""Clipping threshold chosen by a PPO agent: the agent and the rule (ACDP-pFSD, Section 4.3 and Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -263,7 +263,8 @@ class LearnedThreshold(Threshold):
         if seen is None:  # no metrics were due in this round: go on with the same threshold
             return {**state, "waited": True}
         agent, before = state["agent"], state["seen"]
-        # The rewarded action and the state in which the next one is chosen: now, or when the one in force was.
+        # The action that `seen` rewards, and the state after it. What was measured under the threshold in force rewards
+        # the last choice; clients' metrics from the round's beginning reward the choice before it.
         in_force = self.reads_public or state["waited"]
         rewarded, after = (state["choice"], seen) if in_force else (state["earlier"], state["choice"]["seen"])
         if rewarded["by_policy"]:

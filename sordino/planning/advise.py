@@ -139,7 +139,7 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
     other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
     other += ["noise_multiplier"] if experiment.noise_multiplier is not None else []
     if other and experiment.epsilon is None:
-        raise UserError(f"Advice is for one budget, and {other[0]} stands in its place: name one with --epsilon.")
+        raise UserError(f"Advice needs one epsilon, but {other[0]} is given instead: name one with --epsilon.")
     return Situation(
         clients,
         records,
@@ -292,9 +292,7 @@ def _level_reasons(situation: Situation, level: Level) -> list[str]:
         ]
     few = f"{budget} only {whole} can be trained under a promise to whole clients; {shared}."
     if situation.ratio(Unit.CLIENT) >= HELPS[Unit.CLIENT]:
-        few = (
-            f"With {situation.clients} clients a sum is too coarse for a promise to whole clients to leave much in it."
-        )
+        few = f"With {situation.clients} clients a sum of updates is mostly noise if whole clients are protected."
     if level is not None:
         return [
             f"Protect single records: {few[0].lower()}{few[1:]} With {_records(situation)} at each of them {single} "

@@ -202,7 +202,7 @@ def _advice(where: Situation, parameters: int | None) -> list[str]:
         return [
             f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
             "the gradients would drown in noise. More records for each client, a smaller model or a larger epsilon "
-            "help; `--method local` is the rival to beat."
+            "help; `--method local` is the baseline to beat."
         ]
     return [
         f"The model shares {parameters:,} parameters; about {feasible:,} are feasible. Clients with so many records "

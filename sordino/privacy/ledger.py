@@ -1,4 +1,4 @@
-"""The list of what left, and what each observer has learned from it.
+"""The privacy ledger of a run: every release that left a client, and what it costs that client against each observer.
 
 The ledger holds a row for each release of each question, chained by SHA-256 so that a lost or altered row shows. A row
 names every client that sent, how far each could move the result, and the noise that each observer meets there, so
@@ -187,7 +187,7 @@ class Ledger:
         return rows
 
     def expose(self, row: Row) -> list[Row]:
-        """Charge everybody the server's price for the single messages of a row; the rows that this adds."""
+        """Raise all observers' cost of a row to the server's: its single messages become known. Return the new rows."""
         about = (row.question, row.round, row.step)
         return self._exposed(row.release, row.clients(), about, unpaid_in_sums(row))
 
@@ -334,7 +334,7 @@ class Ledger:
         return self.epsilon(delta)
 
     def covered_epsilon(self, delta: float) -> dict[View, float]:
-        """Epsilon by observer if everything that left bare were public: the published claim's best reading."""
+        """Epsilon by observer without releases that carry no noise: the best that can be said of a published claim."""
         return self._epsilon(self._covered, delta)
 
     def record_epsilons(self, delta: float, replace: bool = False) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""The clients of one run in this process: their memory, their part of each round, their evaluation."""
+"""`Engine`: a run's simulated clients within one process, their memory, part of each round and evaluation."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Engine:
         self.stack = stack_size(clients.learner.layout.size)
 
     def units(self, who: Sequence[int], step: str | None = None) -> list[list[int]]:
-        """Places in `who`, in groups that must be worked on together, those with most records first; None as `step` is
-        for work that is no step of the method."""
+        """Group the positions in `who` into stacks that are computed together, most records first; `step` is None for
+        work that is no step of the method."""
         numbers = np.asarray(who)
         by_size = np.lexsort((numbers, -self.clients.data.train.sizes[numbers]))
         kinds = np.zeros(len(numbers), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The transport of a simulation: worker processes, and a file for clients' memory."""
+"""`Simulation`: the transport to clients on this machine; it hands questions to workers and tracks clients' memory."""
 
 from __future__ import annotations
 

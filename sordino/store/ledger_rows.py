@@ -1,4 +1,4 @@
-"""Ledgers read back from a store: rows for other programs, and a check of a run's figures against them."""
+"""A stored run's ledger, read back: its rows for export, and a check of the run's reported epsilon against them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Account:
         return self.ledger.head.hex()
 
     def protects(self) -> dict[str, str]:
-        """Unit of the epsilons, the two worlds that they compare and, at record level, that records are rows."""
+        """Protected unit, neighbouring data sets that epsilon compares and, at record level, that a record is a row."""
         return protection(self.row.unit)
 
     def documents(self) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
 
 
 def went_on(row: RunRow, store: Store) -> bool:
-    """Whether a run has advanced since `row` was read, so that the journal of then is gone."""
+    """Whether a run has advanced since `row` was read, so that the journal which it had then is gone."""
     places = [(one.checkpoint, one.models, one.summary is None) for one in (row, store.get(row.run))]
     return places[0] != places[1]
 

@@ -1,4 +1,4 @@
-"""Runs of a study: taken from the store where they are done, resumed where they were stopped, else started."""
+"""Runs of a study, in one process or several: finished ones are taken from the store, stopped ones are resumed."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
     line = job.out.readline()
     cell, telling = job.cell, job.telling
     if cell is None or telling is None or not line.endswith(b"\n"):  # it ended, perhaps within a line
-        raise WorkerError("A process that made runs is gone, perhaps because memory ran out. The same command goes on.")
+        raise WorkerError("A worker process died, perhaps for lack of memory. Give the same command again to go on.")
     said = json.loads(line)
     job.begun = True
     if "begun" in said:
@@ -174,7 +174,7 @@ def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
         raise UserError(said["refused"])
     if "failed" in said:  # once more here, where what went wrong is raised as it is
         run_or_reuse(cell.experiment, store)
-        raise WorkerError(f"A process that made runs failed ({said['failed']}) where this one did not.")
+        raise WorkerError(f"A run failed in a worker process ({said['failed']}), but not when repeated here.")
     summary = found[job.place] = Summary.from_dict(store.get(said["run"]).summary or {})
     telling.end(summary.accuracy["personal"])
     job.cell = job.telling = None

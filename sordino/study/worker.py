@@ -1,4 +1,4 @@
-"""Worker process of a comparison: experiments come in on standard input, reports go out on standard output.
+"""Worker process of `compare` or `reproduce`: experiments come in on standard input, reports go out on standard output.
 
 Each line is a JSON document. In: the keys of an experiment. Out: that a run has begun, each round's report, then the
 run's name, or why there is none. Whatever a user's own code prints goes to standard error.
@@ -20,7 +20,7 @@ from sordino.simulator.serving import end_with
 
 def main() -> None:
     """Work until standard input ends, or until the process that started this one is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that asked answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; only the parent reacts
     end_with(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

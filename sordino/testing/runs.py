@@ -1,4 +1,4 @@
-"""Checks of whole runs: engines, number of workers, stopping and resuming."""
+"""Checks that a method's runs give the same results with either engine, any number of workers, and after a resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sordino.store.store import Store
 from sordino.testing.case import Case
 
 JUMPING = {"metrics", "metrics_known"}
-"""Entries of the models' file that may differ with a model's last bit, where two classes are equally likely."""
+"""Entries of the models' file that may jump when a model changes in its last bit, because two classes are tied."""
 
 
 def engines(case: Case) -> list[str]:
@@ -35,7 +35,7 @@ def _one_nonce() -> bytes:
 
 
 drawing_alike = mock.patch("sordino.experiment.run.new_nonce", new=_one_nonce)
-"""Gives runs of own code the same nonce, so that they can be compared: nobody publishes them."""
+"""Gives runs with user code the same nonce, hence the same noise, so that they can be compared; none is published."""
 
 
 @drawing_alike

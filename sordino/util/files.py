@@ -1,4 +1,4 @@
-"""Files that survive a crash and whose damage is noticed, files that a user names, and logs."""
+"""Atomic, durable writing of files with digests, bounded reading of files that a user names, and rotation of logs."""
 
 from __future__ import annotations
 

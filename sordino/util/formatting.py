@@ -1,4 +1,4 @@
-"""Numbers as text. It imports nothing heavy, so that `sordino runs` answers at once."""
+"""Epsilon, delta and percentages as text, rounded up. Imports nothing heavy, so that `sordino runs` answers at once."""
 
 from __future__ import annotations
 

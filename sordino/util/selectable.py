@@ -13,7 +13,7 @@ from sordino.errors import unknown
 
 @dataclass(frozen=True)
 class Named:
-    """Choices of a hyper-parameter: metadata of its annotated type."""
+    """The dataclasses among which a hyper-parameter chooses, by name; stands in its `Annotated` type."""
 
     kinds: Mapping[str, type]
     """The dataclasses by name."""

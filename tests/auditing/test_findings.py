@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from sordino.auditing.findings import Attack, Finding, Report, ViewReport
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.report.terminal.details import audit_report
 
@@ -22,7 +23,7 @@ def said(attacks: list[Attack], findings: list[Finding] | None = None, true: flo
     for one in attacks:
         views[one.view].add(one)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(audit_report(Report("mine", "sound", "client", 1e-5, views, findings or [])))
+    console.print(audit_report(Report("mine", "sound", Unit.CLIENT, 1e-5, views, findings or [])))
     return next(line for line in console.export_text().splitlines() if line.startswith("outsider"))
 
 

@@ -174,7 +174,7 @@ def test_a_curve_that_cannot_be_fitted_is_a_sentence(monkeypatch: pytest.MonkeyP
         raise RuntimeError("Optimal parameters not found: The maximum number of function evaluations is exceeded.")
 
     monkeypatch.setattr(sys.modules[fitted_rate.__module__], "curve_fit", failing)
-    with pytest.raises(UserError, match="none fits what 751 steps with a noise multiplier"):
+    with pytest.raises(UserError, match="none fits the epsilon of 751 steps with a noise multiplier"):
         fitted_rate(0.5, DELTA, 13.3, STEPS + 1)  # a curve that no other test has left in the cache
 
 

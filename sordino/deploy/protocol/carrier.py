@@ -1,4 +1,4 @@
-"""Carriers of bytes between the server and the sites: the interface, and one to sites in this process."""
+"""Carriers of requests and answers, as bytes, between server and sites: the interface, and one within this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Failure:
 
 
 class Carrier(Protocol):
-    """Way to the nodes, one for each connected site. A node's number is no identity: it may be another site's later."""
+    """Connection to nodes, one for each connected site. A node's number identifies no site: it may be reused later."""
 
     def nodes(self) -> Sequence[int]:
         """Nodes that can be reached now."""
@@ -36,7 +36,7 @@ class Responder(Protocol):
 
 
 Fault = Callable[[int, bytes, Callable[[], bytes]], bytes | Failure]
-"""Stands between a node and its site, given as a function that answers: it may alter or lose the answer."""
+"""Simulated fault: called with a node, its request and a function that gets the site's answer; returns what arrives."""
 
 
 class InProcessCarrier:

@@ -35,7 +35,7 @@ def split(secret: int, threshold: int, places: Sequence[int]) -> list[int]:
     if not 1 <= threshold <= len(places):
         raise SharingError(f"A secret cannot be split into {len(places)} shares of which {threshold} are needed.")
     if len({place % FIELD for place in places} - {0}) < len(places):
-        raise SharingError("Places of shares must be distinct and not zero.")
+        raise SharingError("The points at which shares are evaluated must be distinct and not zero.")
     coefficients = [secret, *(secrets.randbelow(FIELD) for _ in range(threshold - 1))]
     return [_evaluate(coefficients, place) for place in places]
 

@@ -88,7 +88,7 @@ def _derive_allowed_terms(
         raise RefusedError("experiment", error) from error
     context.policy.check_terms(terms)
     if terms.identity != identity:
-        raise RefusedError("code", "the hash of the site's terms is not that of the server's")
+        raise RefusedError("code", "site and server derive different terms from it: they do not run the same code")
     if number >= terms.schedule.clients:
         raise RefusedError(
             "message", f"client {number} does not exist; valid numbers are 0 to {terms.schedule.clients - 1}"

@@ -1,4 +1,7 @@
-"""Epsilon of a record over several runs, of which only the possible numbers of steps are known."""
+"""Epsilon of a record over several runs, where each run only tells which recipes its records may have gone through.
+
+A recipe is a list of (sampling rate, noise multiplier, number of steps). The result is the worst case over all choices.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ Run = tuple[Recipe, ...]
 
 @functools.lru_cache(maxsize=1024)
 def dearest_epsilon(runs: tuple[Run, ...], delta: float) -> float:
-    """Largest epsilon of one record, there or emptied, over all choices of one recipe from each run."""
+    """Largest epsilon of one record (zero-out neighbours) over all choices of one recipe from each run."""
     runs = tuple(tuple(sorted({merge_recipes([recipe]) for recipe in run})) for run in runs)
     runs = tuple(run for run in runs if any(run))
     if len(runs) == 1 or math.prod(len(run) for run in runs) <= MAX_COMBINATIONS:
@@ -112,7 +115,7 @@ def _envelope(deltas: np.ndarray, opposite: np.ndarray, grid: float) -> Masses:
 
 
 def _bends(deltas: np.ndarray, grid: float) -> np.ndarray:
-    """Mass at each multiple but the first that bends the curve there, so that it is straight in exp(epsilon) between
-    multiples and constant beyond."""
+    """Mass at each grid point but the first that changes the slope of the delta curve there, which is linear in
+    exp(epsilon) between grid points and constant beyond the last."""
     rises = np.diff(deltas)
     return np.maximum(np.append(rises[1:], 0.0) / math.expm1(grid) + rises / math.expm1(-grid), 0.0)

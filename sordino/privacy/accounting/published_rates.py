@@ -1,6 +1,6 @@
-"""The noise and the sampling rates that rPDP-FL published: an accountant's, and a curve's through its values.
+"""Calibration as in rPDP-FL: noise multipliers by its accountant, sampling rates by a curve fitted to the accountant.
 
-They keep no budget for sure: the curve's error shows in what is charged for them.
+Neither guarantees the budget: the error of the fit shows in the epsilon that is charged.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _fitted_curve(delta: float, multiplier: float, steps: int, most: float) -> t
     """The published curve epsilon(q) = exp(a q + b) + c as (bend, slope, start), in parts of the largest rate:
     start + slope (exp(bend part) - 1) / bend.
 
-    So written it does not vanish among its own terms where it hardly bends. Over few steps epsilon bends the other way;
-    the curves that come closest then tend to a line, and the released code finds none.
+    This form is numerically stable where the curve is nearly straight. Over few steps epsilon is concave in q: the best
+    fit then tends to a line, and the released code finds none.
     """
     costs = np.array([quick_record_epsilon(((most * part, multiplier, steps),), delta) for part in FITTED_AT.tolist()])
 
@@ -94,7 +94,7 @@ def _fitted_curve(delta: float, multiplier: float, steps: int, most: float) -> t
         (bend, slope, start), _ = curve_fit(curve, FITTED_AT, costs / costs[-1], p0=(1.0, 1.0, 0.0), bounds=limits)
     except RuntimeError as error:  # no curve comes close enough
         raise UserError(
-            f"The published rates follow a curve, and none fits what {steps} steps with a noise multiplier of "
-            f"{multiplier:g} cost: use --variant sound."
+            f"rPDP-FL takes sampling rates from a fitted curve, and none fits the epsilon of {steps} steps with "
+            f"a noise multiplier of {multiplier:g}: use --variant sound."
         ) from error
     return float(bend), float(slope * costs[-1]), float(start * costs[-1])

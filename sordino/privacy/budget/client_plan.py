@@ -1,4 +1,5 @@
-"""Before any budget is spent: noise for a budget, epsilon for every observer, feasibility, advice."""
+"""Plan of a run that protects whole clients: noise, epsilon for every observer, feasible size; and, for either unit,
+the default and the check of delta."""
 
 from __future__ import annotations
 
@@ -162,8 +163,8 @@ def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:
         )
     if protect_from == "outsider" and attack_accuracy(mu["server"]) > 0.9:
         found.append(
-            "The server sees each message with a fraction of the noise: its epsilon above is real unless secure "
-            "aggregation or a trusted server stands in between."
+            "The server sees each message with a fraction of the noise: its larger epsilon above holds unless "
+            "secure aggregation hides single messages, or the server is trusted."
         )
     return found
 
@@ -186,5 +187,5 @@ def _advice(clients: int, feasible: int, parameters: int | None, protect_from: P
         f"Fewer shared parameters: a smaller model, or a shared part of at most {feasible:,} parameters.",
         "Record level: if each client is an institution with many people's records, protect records instead of "
         "clients.",
-        "Or train locally: with few clients and this budget, `--method local` is the rival to beat.",
+        "Or train locally: with few clients and this budget, `--method local` is the baseline to beat.",
     ]

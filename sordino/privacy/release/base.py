@@ -1,4 +1,4 @@
-"""Release: one kind of thing that may leave a client, with its bound, noise and cost, and how values are bounded."""
+"""`Release`, the base class of what a client may send: its clipping, noise (`Cover`) and privacy cost (`Charge`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIN_BOUND, MAX_BOUND = 1e-30, 1e30
 
 
 def hold_to_range(rows: Tensor, low: float, high: float) -> Bounded:
-    """Hold numbers to a range, less its middle, in float64; what is not finite becomes the middle.
+    """Clip numbers to a range and centre them on zero, in float64; what is not finite becomes zero, the middle.
 
     Args:
         rows: numbers of any shape.
@@ -372,7 +372,7 @@ class Release:
     def check(self) -> None:
         """Refuse a declaration that bounds nothing."""
         if not (isinstance(self.every, int) and self.every >= 1):
-            raise ReleaseError(f"{self.describe()}: it leaves every {self.every!r} rounds, but must every 1, 2, 3, ...")
+            raise ReleaseError(f"{self.describe()}: `every` is {self.every!r}, but must be 1, 2, 3, ... rounds")
 
     def width(self, public: Public) -> int | None:
         """Number of entries of a message; None where any number costs the same."""

@@ -78,7 +78,7 @@ def number(value: float) -> str:
 
 
 def _powers(low: float, high: float, wanted: int) -> list[float]:
-    """Powers of ten on a logarithmic axis, with 2 and 5 between them where there is room."""
+    """Powers of ten on a logarithmic axis, with 2 and 5, or 3, between them where there is room."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
@@ -217,7 +217,7 @@ def gains(given: Sequence[tuple[str, float]], title: str, x_title: str) -> Marku
 
 
 def cells(counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str, x_title: str) -> Markup:
-    """Draw a grid of squares: the darker, the more of a row's kind a column has."""
+    """Draw a heat map: the larger the count of a row's label at a column's client, the darker the square."""
     left, side = 12 + 6 * min(14, max(len(name) for name in rows)), 14
     height = TOP + side * len(rows) + 26
     width = (WIDTH - left - 8) / len(columns)

@@ -1,4 +1,4 @@
-"""Making of pages: from what the user names to a file on disk."""
+"""`make_report`: one HTML file about the runs, the comparison or the audit that a user names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_report(*what: str | Path, output: str | Path = "report.html", store: st
     comparison are looked for in the store that they were made in, unless another is named.
     """
     path = Path(output)
-    with writing(path):  # told before the work
+    with writing(path):  # a bad path is reported before the work
         if path.is_dir():
             raise ValueError("it is a folder")
     text = _page([str(one) for one in what], None if store is None else Path(store))
@@ -40,7 +40,7 @@ def _page(what: list[str], store: Path | None) -> str:
     if not files:
         return runs_page(what, store or DEFAULT_STORE)
     if len(what) > 1:
-        raise UserError("A page is made of one file, or of runs: name one of them only.")
+        raise UserError("Name either runs or a single .json file: a page cannot show both, or several files.")
     path = Path(files[0])
     if not path.is_file():
         raise UserError(f"There is no file {path}: `sordino compare --json > {path.name}` makes one.")

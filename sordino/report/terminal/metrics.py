@@ -1,4 +1,4 @@
-"""Tables of metrics for the terminal."""
+"""Terminal tables of models' metrics (accuracy, recall, AUC, ...), over all clients and for each client."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def metrics_table(metrics: Mapping[str, Metric], positive: str | None) -> Table:
 
 
 def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:
-    """Table of each client's metrics; a star marks models that give all records one class."""
+    """Table of each client's metrics; a star marks models that predict the same class for all records."""
     told = {name: column for name, column in OF_CLIENTS.items() if name != "recall" or positive is not None}
     cells = [
         [row["client"] + ("*" if row["one_class"] else ""), *(_figure(name, row[name]) for name in told)]
         for row in rows
     ]
-    title = "each client on its own test records; * gives all of them one class"
+    title = "each client on its own test records; * predicts the same class for all"
     return Fitting([Column("client", left=True), *told.values()], cells, title)
 
 
