@@ -1,4 +1,4 @@
-"""What the rule of `sordino.simulator.effort` loses against the better of both ways, over a grid of networks.
+"""What the rule of `sordino.simulator.step_cost` loses against the better of both ways, over a grid of networks.
 
     python benchmarks/engine_rule.py          # measured against ruled, for each network, optimizer, batch and stack
     python benchmarks/engine_rule.py --fit    # the same, then the constants that would fit these measurements best
@@ -30,7 +30,7 @@ from sordino.learning.network import Batch, Learner, Records
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.clipping import clipped_sum
-from sordino.simulator.effort import WAYS, Size, eager_seconds
+from sordino.simulator.step_cost import WAYS, Size, eager_seconds
 from sordino.tasks import Classification
 
 Optimizer = Literal["sgd", "adam"]

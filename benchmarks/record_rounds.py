@@ -31,7 +31,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
 from sordino.privacy.accounting import sampled_gaussian
-from sordino.privacy.budget import record_plan
+from sordino.privacy.budget import record_level_plan
 from sordino.tasks import Classification
 from sordino.util.processes import single_threaded
 
@@ -90,7 +90,9 @@ def accounting(clients: int, epsilon: float) -> dict[str, float]:
     `epsilon` is anything known."""
     before = time.process_time()
     counts = sizes(clients).tolist()
-    plan = record_plan.plan_records(counts, np.full(clients, epsilon), DELTA, batch=BATCH, epochs=EPOCHS, turns=TURNS)
+    plan = record_level_plan.plan_records(
+        counts, np.full(clients, epsilon), DELTA, batch=BATCH, epochs=EPOCHS, turns=TURNS
+    )
     planned = time.process_time()
     for client in range(clients):
         rate, multiplier, steps = plan.charge(client)

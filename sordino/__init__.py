@@ -43,18 +43,7 @@ if TYPE_CHECKING:
     from sordino.learning.descent import Descent
     from sordino.learning.network import Records
     from sordino.learning.parameters import Layout
-    from sordino.method import (
-        Budget,
-        Count,
-        Federation,
-        Method,
-        NotNegative,
-        Positive,
-        Replies,
-        Result,
-        Share,
-        State,
-    )
+    from sordino.method import Budget, Count, Federation, Method, NotNegative, Positive, Replies, Result, Share, State
     from sordino.methods.bases import Clipped, RecordClipped, RecordLevel
     from sordino.privacy.accounting.gaussian import attack_accuracy, delta_of, epsilon_of, mu_of, rdp_epsilon
     from sordino.privacy.gradients import PrivateRecords

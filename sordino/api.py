@@ -25,7 +25,7 @@ from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
 from sordino.federation.rounds import RoundReport, RoundWatch
-from sordino.privacy.budget.client_plan import Plan, plan
+from sordino.privacy.budget.client_level_plan import Plan, plan
 from sordino.report.html.make import make_report
 from sordino.report.logs import log_runs
 from sordino.report.result import ComparisonResult, RunResult

@@ -20,8 +20,8 @@ from sordino.federation.server import Assignment, Ground, Server
 from sordino.federation.transport import Transport
 from sordino.privacy.gate import Gate
 from sordino.simulator.engine import Engine
+from sordino.simulator.local_transport import Simulation
 from sordino.simulator.memory import Memory
-from sordino.simulator.simulation import Simulation
 from sordino.simulator.workers import Workers
 from sordino.terms import Terms
 

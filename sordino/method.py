@@ -29,7 +29,7 @@ from sordino.federation.schedule import Schedule
 from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
-from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
+from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.release import Releases, record_needs, without_privacy
 from sordino.privacy.unit import Unit
 from sordino.tasks import Task

@@ -50,7 +50,7 @@ from sordino.learning.parameters import flatten
 from sordino.method import Budget, Method, check_returned
 from sordino.parts.masks import check_head
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.client_plan import check_delta, default_delta
+from sordino.privacy.budget.client_level_plan import check_delta, default_delta
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Releases, check_steps, record_needs
 from sordino.tasks import Task

@@ -655,7 +655,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "deploy/declared.py",
+        "deploy/declarations.py",
         "tests/deploy/test_terms.py tests/deploy/test_failures.py",
         [("bare releases", "if not release.private:", "if False:")],
     ),
@@ -1172,7 +1172,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "privacy/accounting/published_rates.py",
+        "privacy/accounting/rpdp_fl_calibration.py",
         "tests/privacy/test_published_rates.py",
         [
             (
@@ -1214,7 +1214,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "privacy/budget/record_plan.py",
+        "privacy/budget/record_level_plan.py",
         "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/test_contract.py",
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
@@ -1833,7 +1833,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "privacy/accounting/composition.py",
+        "privacy/accounting/across_runs.py",
         "tests/privacy/test_possibilities.py",
         [
             ("possibilities: the cheapest of a run", "np.max([_upper", "np.min([_upper"),
@@ -2017,7 +2017,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "privacy/budget/client_plan.py",
+        "privacy/budget/client_level_plan.py",
         "tests/privacy/test_plan.py",
         [
             ("a vacuous delta passes", "if delta >= 1 / units:", "if False:"),
@@ -2123,7 +2123,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "simulator/simulation.py",
+        "simulator/local_transport.py",
         "tests/test_failing_steps.py tests/simulator/test_workers.py",
         [
             ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),

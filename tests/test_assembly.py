@@ -28,7 +28,7 @@ from sordino.federation.run_state import Restored, RunState, TransientState
 from sordino.federation.transport import HostingTransport, Transport
 from sordino.privacy.ledger import Ledger, Row
 from sordino.report.terminal.progress import Place
-from sordino.simulator.simulation import Simulation
+from sordino.simulator.local_transport import Simulation
 from sordino.store.database import NO_ROWS, _chain
 from sordino.store.run_files import RunFiles
 from sordino.store.store import Store
@@ -37,7 +37,7 @@ WIRED = {
     "sordino.federation.server": "Server",
     "sordino.simulator.engine": "Engine",
     "sordino.simulator.memory": "Memory",
-    "sordino.simulator.simulation": "Simulation",
+    "sordino.simulator.local_transport": "Simulation",
     "sordino.simulator.workers": "Workers",
 }
 """Classes that only the assembly makes objects of, by module."""

@@ -239,7 +239,9 @@ def test_the_number_of_workers_changes_no_bit(engine: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("moment", ["after the first piece", "half a piece", "before the models"])
 def test_killed_while_it_blends(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces that are finished are not made again, and the end is that of a run that was not killed."""
-    monkeypatch.setattr("sordino.simulator.simulation.Simulation.pieces", lambda self: [[3, 1], [0, 2], [4, 5, 6, 7]])
+    monkeypatch.setattr(
+        "sordino.simulator.local_transport.Simulation.pieces", lambda self: [[3, 1], [0, 2], [4, 5, 6, 7]]
+    )
     whole = api.run(store=tmp_path / "whole", **KEYS)
     made, places = {
         "after the first piece": (1, (blends, "_write", 1, "after")),

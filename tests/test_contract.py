@@ -22,7 +22,7 @@ from sordino.methods import find, names
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.release import Derived
 from sordino.privacy.views import VIEWS
 from sordino.store.store import Store

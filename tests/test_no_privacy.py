@@ -24,7 +24,7 @@ from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.methods import find, names
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import plan_without_noise
+from sordino.privacy.budget.record_level_plan import plan_without_noise
 from sordino.privacy.gate import Gate
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded

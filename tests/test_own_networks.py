@@ -16,7 +16,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.models.tokens import vocabulary
-from sordino.simulator.effort import eager_seconds
+from sordino.simulator.step_cost import eager_seconds
 from sordino.trained.export import export
 from sordino.trained.models import load_models
 from sordino.trained.predict import predict, probabilities

@@ -19,7 +19,7 @@ from torch import Tensor
 from sordino.auditing import record_canaries
 from sordino.auditing.findings import SURE, Finding
 from sordino.auditing.recorded_run import Recorded
-from sordino.auditing.recorder import Passage
+from sordino.auditing.recorder import RecordedRelease
 from sordino.auditing.replay import ReplayPool
 from sordino.privacy.ledger import Row
 from sordino.privacy.views import VIEWS
@@ -38,9 +38,9 @@ AGREE, DIGITS = 4, 4
 """Two entries that agree to so many digits in so many draws have the same noise."""
 
 
-def kinds(runs: Sequence[Recorded]) -> dict[str, list[Passage]]:
+def kinds(runs: Sequence[Recorded]) -> dict[str, list[RecordedRelease]]:
     """Passages by release; noisy gradients are one kind."""
-    found: dict[str, list[Passage]] = {}
+    found: dict[str, list[RecordedRelease]] = {}
     for run in runs:
         for passage in run.mechanism.passages:
             kind = "gradient" if passage.purpose[0] == "gradient" else str(passage.purpose[1])
@@ -71,7 +71,7 @@ def too_small(total: float | np.ndarray, count: float | np.ndarray) -> np.ndarra
     return np.asarray(chi2.cdf(total * (1 + FLOAT32_SLACK), count))
 
 
-def _missing_noise(passages: Sequence[Passage]) -> str:
+def _missing_noise(passages: Sequence[RecordedRelease]) -> str:
     """Place with less noise than was declared, in words; empty if there is none."""
     parts: dict[str, dict[int, list[float]]] = {"at client": {}, "in question": {}}
     entries: dict[int, np.ndarray] = {}

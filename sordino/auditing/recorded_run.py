@@ -29,7 +29,7 @@ from sordino.method import Method
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import Seeded
-from sordino.simulator.simulation import Simulation
+from sordino.simulator.local_transport import Simulation
 from sordino.util.processes import single_threaded
 
 

@@ -18,7 +18,7 @@ from sordino.privacy.release import Cover
 
 
 @dataclass(frozen=True)
-class Passage:
+class RecordedRelease:
     """Values of one client on their way out: as they were bounded, and with noise."""
 
     purpose: tuple[Any, ...]
@@ -87,7 +87,7 @@ class Watching:
     """Mechanism that lets another do the work and records what passes."""
 
     of: Mechanism
-    passages: list[Passage] = field(default_factory=list)
+    passages: list[RecordedRelease] = field(default_factory=list)
 
     def check(self, cover: Cover) -> None:
         self.of.check(cover)
@@ -99,7 +99,7 @@ class Watching:
         for place, client in enumerate(clients):
             noise, bound, price = noise_under(cover, place, rows.shape[1])
             went, came = (_without_mirror(one[place].cpu(), cover.mirrored) for one in (before, read))
-            self.passages.append(Passage(tuple(purpose), int(client), 0, went, came, noise, bound, price))
+            self.passages.append(RecordedRelease(tuple(purpose), int(client), 0, went, came, noise, bound, price))
         return sent
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
@@ -122,9 +122,9 @@ class Watching:
         kind, question, client, number = purpose
         noise = noise_on_each(deviation, before.numel())
         after = sent.detach().clone().cpu().reshape(-1)
-        self.passages.append(
-            Passage((kind, question), int(client), int(number), before.cpu().reshape(-1), after, noise, float("inf"))  # type: ignore[call-overload]
-        )
+        place = int(client), int(number)  # type: ignore[call-overload]
+        row = before.cpu().reshape(-1)
+        self.passages.append(RecordedRelease((kind, question), *place, row, after, noise, float("inf")))
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
         return self.of.read(rows, cover)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sordino.assembly import assemble
 from sordino.auditing.recorded_run import Recorded, simulate_alone
-from sordino.auditing.recorder import Passage, noise_on_each, noise_under
+from sordino.auditing.recorder import RecordedRelease, noise_on_each, noise_under
 from sordino.auditing.worlds import WORLDS
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
@@ -82,7 +82,7 @@ class Recording:
 
     noise: Source
     exchanges: list[Exchange]
-    passages: list[Passage]
+    passages: list[RecordedRelease]
     unpriced: frozenset[tuple[int, str]]
     """Question and release of what is charged infinity."""
     state: tuple[str, list[Tensor]]
@@ -192,7 +192,7 @@ class ReplayedMechanism:
 
     of: Mechanism
     leaks: Leaks
-    passages: Sequence[Passage]
+    passages: Sequence[RecordedRelease]
     taken: set[tuple[object, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -235,7 +235,7 @@ class ReplayedMechanism:
         if left:
             self.leaks.tell(STEPS, f"with {self.leaks.world} {len(left)} noisy values fewer leave the mechanism")
 
-    def _passage(self, key: tuple[object, ...]) -> Passage | None:
+    def _passage(self, key: tuple[object, ...]) -> RecordedRelease | None:
         self.taken.add(key)
         if key not in self._known:
             self.leaks.tell(STEPS, f"with {self.leaks.world} more noisy values leave the mechanism")

@@ -29,7 +29,7 @@ from sordino.federation.execution import stack_size
 from sordino.federation.message import Each
 from sordino.federation.transcript import Exchange
 from sordino.method import Method
-from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Releases, all_releases
 from sordino.privacy.views import VIEWS, View

@@ -12,19 +12,19 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from sordino.cli.accounts import ledger, report, statement
 from sordino.cli.audit import audit
 from sordino.cli.catalogue import explain, methods, models
 from sordino.cli.compare import compare
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
 from sordino.cli.deploy import deploy, join, serve_commands, site_commands
-from sordino.cli.models import export, predict, show
 from sordino.cli.plain import plain_help
 from sordino.cli.planning import advise, plan
+from sordino.cli.reports import ledger, report, statement
 from sordino.cli.reproduce import reproduce
 from sordino.cli.run import RunStoppedError, resume, run
 from sordino.cli.runs import rm, runs
+from sordino.cli.trained import export, predict, show
 from sordino.errors import ProblemsError, UserError, quoted
 from sordino.report.terminal import degrade
 from sordino.version import VERSION

@@ -156,7 +156,7 @@ def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, l
 
 def _draw(found: Any, picture: Path, chosen: Any) -> None:
     from sordino.report.figures import comparison_picture
-    from sordino.report.terminal.tables import epsilon_text
+    from sordino.report.terminal.results import epsilon_text
 
     seeds = found.rows[0].seeds
     title = f"{chosen.data}, {chosen.rounds} rounds, mean and range over {seeds} seed{'s' if seeds > 1 else ''}"
@@ -171,7 +171,7 @@ def _show(found: Any, chosen: Any, picture: Path | None) -> None:
     """Print a comparison for people, and where its picture and page are."""
     from rich.console import Console
 
-    from sordino.report.terminal.tables import comparison_table
+    from sordino.report.terminal.results import comparison_table
     from sordino.report.wording import gains_of
     from sordino.study.tuning import sentences
 

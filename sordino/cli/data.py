@@ -188,7 +188,7 @@ def normalise(
     from sordino.errors import check_writable, writing
     from sordino.experiment.private_scaling import normalise as release
     from sordino.privacy.unit import rows_words
-    from sordino.report.terminal.tables import epsilon_text
+    from sordino.report.terminal.results import epsilon_text
     from sordino.util.files import write_whole
 
     path = output or schema

@@ -128,7 +128,7 @@ def _show_tried(tried: Comparison, protect_from: ProtectFrom, real: bool) -> Non
     from rich.console import Console
 
     from sordino.cli.run import show_meaning
-    from sordino.report.terminal.tables import comparison_table
+    from sordino.report.terminal.results import comparison_table
 
     console = Console(markup=False)
     console.print()

@@ -99,7 +99,7 @@ def _options(
 ) -> Any:
     from sordino.experiment.config import check_seeds
     from sordino.papers.description import scale_of
-    from sordino.papers.runs import Options
+    from sordino.papers.table_runs import Options
 
     if seeds is not None:
         check_seeds(seeds)
@@ -112,7 +112,7 @@ def _options(
 
 def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
     from sordino.papers.description import find, papers
-    from sordino.papers.runs import Study
+    from sordino.papers.table_runs import Study
     from sordino.report.figures import check_picture
 
     if name == "all" and table is not None:

@@ -166,7 +166,7 @@ def show_result(
         return
     from rich.console import Console
 
-    from sordino.report.terminal.tables import SIMULATED, run_report
+    from sordino.report.terminal.results import SIMULATED, run_report
 
     console = Console(markup=False)
     console.print(run_report(result, str(store.folder), measured or SIMULATED), highlight=False)

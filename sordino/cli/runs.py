@@ -168,7 +168,7 @@ def _of_budget(budget: float | None) -> str:
 def _table(found: list[Any], charged: dict[str, float]) -> Any:
     from sordino.report.terminal import terminal_text
     from sordino.report.terminal.columns import Column, Fitting
-    from sordino.report.terminal.tables import epsilon_text
+    from sordino.report.terminal.results import epsilon_text
     from sordino.report.wording import bound_words, percent
 
     columns = (

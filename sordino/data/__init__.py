@@ -5,16 +5,16 @@ from __future__ import annotations
 from sordino.data.dataset import ClientData, Dataset, FederatedData
 from sordino.data.download import get
 from sordino.data.federate import federate
-from sordino.data.sources import Entry, catalogue, load
-from sordino.data.summary import Spread, Summary, draw, summary
+from sordino.data.sources import CatalogueEntry, catalogue, load
+from sordino.data.summary import DataSummary, Spread, draw, summary
 
 __all__ = [
+    "CatalogueEntry",
     "ClientData",
+    "DataSummary",
     "Dataset",
-    "Entry",
     "FederatedData",
     "Spread",
-    "Summary",
     "catalogue",
     "draw",
     "federate",

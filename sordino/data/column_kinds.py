@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.data.schema import MISSING_CELLS, Category, Column, Identifier, Label, Number, Schema, canonical
+from sordino.data.schema import MISSING_CELLS, Category, Column, Identifier, Label, NumberColumn, Schema, canonical
 from sordino.data.tables import Table
 from sordino.errors import UserError, unknown
 
@@ -64,8 +64,8 @@ def plain_schema(
                 raise UserError(f"The column {name!r} has {len(values):,} different values: drop it (--drop {name}).")
             columns[name] = Category(values=values or ("none",), missing="flag", public=False)
         else:
-            columns[name] = Number()
-    if not any(isinstance(column, Number | Category) for column in columns.values()):
+            columns[name] = NumberColumn()
+    if not any(isinstance(column, NumberColumn | Category) for column in columns.values()):
         raise UserError("No column is left besides the label and those that are dropped: keep at least one.")
     return Schema(columns=columns)
 
@@ -127,7 +127,9 @@ def note_unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:
     Which columns these are was read from the records `x`.
     """
     largest = dict(zip(schema.features(), np.abs(x).max(axis=0, initial=0.0).reshape(-1), strict=False))
-    large = [name for name, column in schema.inputs().items() if isinstance(column, Number) and largest[name] > LARGE]
+    large = [
+        name for name, column in schema.inputs().items() if isinstance(column, NumberColumn) and largest[name] > LARGE
+    ]
     if not large:
         return []
     shown = ", ".join(large[:5]) + (f" and {len(large) - 5} more" if len(large) > 5 else "")

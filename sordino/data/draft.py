@@ -23,7 +23,7 @@ from sordino.data.schema import (
     Format,
     Identifier,
     Label,
-    Number,
+    NumberColumn,
     Schema,
     canonical,
 )
@@ -108,7 +108,7 @@ def draft(
         else _guess(name, tables, label, positive, name in categorical)
         for name in names
     }
-    if not any(isinstance(guess.column, Number | Category) for guess in guesses.values()):
+    if not any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
         dropped = "; ".join(
             f"{name}: {guess.question or guess.seen}" for name, guess in guesses.items() if name != label
         )
@@ -218,7 +218,7 @@ def _number(name: str, numbers: list[float], missing: float) -> _Guess:
         return _Guess(Identifier(), seen, "every record has another number: dropped as an identifier. Is it one?")
     if high - low < 1 / LARGEST:
         return _Guess(Identifier(), seen, "all records have the same value: dropped.")
-    column = Number(range=round_outwards(low, high), missing=_rule(missing), public=False)
+    column = NumberColumn(range=round_outwards(low, high), missing=_rule(missing), public=False)
     return _Guess(column, seen, "which range is public knowledge? The one here was read from the records.")
 
 

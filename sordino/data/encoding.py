@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from sordino.data.formats import quote
-from sordino.data.schema import Category, Format, Label, Number, Schema, canonical
+from sordino.data.schema import Category, Format, Label, NumberColumn, Schema, canonical
 from sordino.data.tables import Table
 
 SHOWN = 5
@@ -66,7 +66,9 @@ class Encoding:
         parts = [np.zeros((rows, 0))]
         for name, column in self._schema.inputs().items():
             if name in self._table.columns:
-                parts.append(self._numbers(name, column) if isinstance(column, Number) else self._values(name, column))
+                parts.append(
+                    self._numbers(name, column) if isinstance(column, NumberColumn) else self._values(name, column)
+                )
         labels = np.full(rows, -1)
         if training and self._schema.label_name in self._table.columns:
             labels = self._labels(self._schema.label_name, self._schema.label)
@@ -97,7 +99,7 @@ class Encoding:
                 'kind = "id" if it is to be dropped.'
             )
 
-    def _numbers(self, name: str, column: Number) -> np.ndarray:
+    def _numbers(self, name: str, column: NumberColumn) -> np.ndarray:
         texts = self._table.texts(name)
         absent = np.array([text in self._absent for text in texts], dtype=bool)
         values, wrong = self._parsed(texts, absent)

@@ -90,7 +90,7 @@ class _Column(_Part):
     """Whether what stands here is known to everybody; if not, it was read from records, and no epsilon covers it."""
 
 
-class Number(_Column):
+class NumberColumn(_Column):
     """A measurement."""
 
     kind: Literal["number"] = "number"
@@ -107,7 +107,7 @@ class Number(_Column):
     centre, and a feature of its own), or a number to put in."""
 
     @model_validator(mode="after")
-    def _scaled(self) -> Number:
+    def _scaled(self) -> NumberColumn:
         if self.range is not None and not self.range[0] < self.range[1]:
             raise ValueError("the range's first number must be the smaller one")
         if (self.mean is None) != (self.deviation is None):
@@ -223,7 +223,7 @@ class Label(_Column):
         return []
 
 
-Column = Annotated[Number | Category | Identifier | Label, Field(discriminator="kind")]
+Column = Annotated[NumberColumn | Category | Identifier | Label, Field(discriminator="kind")]
 
 
 class Schema(Format):
@@ -254,9 +254,9 @@ class Schema(Format):
         """The label's column."""
         return next(column for column in self.columns.values() if isinstance(column, Label))
 
-    def inputs(self) -> dict[str, Number | Category]:
+    def inputs(self) -> dict[str, NumberColumn | Category]:
         """The columns that a model sees, in order."""
-        return {name: one for name, one in self.columns.items() if isinstance(one, Number | Category)}
+        return {name: one for name, one in self.columns.items() if isinstance(one, NumberColumn | Category)}
 
     def features(self) -> list[str]:
         """The names of a record's numbers, in order."""
@@ -283,7 +283,7 @@ class Schema(Format):
             )
         by_run: dict[str, list[str]] = {}
         for name, column in self.inputs().items():
-            if isinstance(column, Number) and column.released is not None:
+            if isinstance(column, NumberColumn) and column.released is not None:
                 by_run.setdefault(column.released, []).append(name)
         sentences += [
             f"Mean and deviation of {', '.join(names)} come from the run {run}, which adds to this run's epsilon."

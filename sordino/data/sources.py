@@ -51,7 +51,7 @@ def femnist_missing(folder: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """One known data set."""
 
     title: str
@@ -72,8 +72,8 @@ class Source:
 
 MNIST_FILES = (*images.idx_names("", "train"), *images.idx_names("", "t10k"))
 
-SOURCES: dict[str, Source] = {
-    "digits": Source(
+SOURCES: dict[str, DataSource] = {
+    "digits": DataSource(
         title="Handwritten digits 8x8 (inside scikit-learn)",
         records=1797,
         classes=10,
@@ -83,7 +83,7 @@ SOURCES: dict[str, Source] = {
         missing=nothing_missing,
         read=lambda folder: images.read_digits(),
     ),
-    "mnist": Source(
+    "mnist": DataSource(
         title="MNIST handwritten digits",
         records=70_000,
         classes=10,
@@ -93,7 +93,7 @@ SOURCES: dict[str, Source] = {
         missing=partial(idx_missing, MNIST_FILES),
         read=images.read_mnist,
     ),
-    "fashion-mnist": Source(
+    "fashion-mnist": DataSource(
         title="Fashion-MNIST clothing",
         records=70_000,
         classes=10,
@@ -105,7 +105,7 @@ SOURCES: dict[str, Source] = {
         system=(DEBIAN_FASHION_MNIST,),
     ),
     **{
-        name: Source(
+        name: DataSource(
             title=f"EMNIST letters and digits, {split.split}",
             records=split.records,
             classes=split.classes,
@@ -118,7 +118,7 @@ SOURCES: dict[str, Source] = {
         )
         for name, split in images.EMNIST.items()
     },
-    "cifar10": Source(
+    "cifar10": DataSource(
         title="CIFAR-10 photographs",
         records=60_000,
         classes=10,
@@ -128,7 +128,7 @@ SOURCES: dict[str, Source] = {
         missing=partial(cifar_missing, images.CIFAR10),
         read=partial(images.read_cifar_folder, layout=images.CIFAR10),
     ),
-    "cifar100": Source(
+    "cifar100": DataSource(
         title="CIFAR-100 photographs, fine labels",
         records=60_000,
         classes=100,
@@ -138,7 +138,7 @@ SOURCES: dict[str, Source] = {
         missing=partial(cifar_missing, images.CIFAR100),
         read=partial(images.read_cifar_folder, layout=images.CIFAR100),
     ),
-    "svhn": Source(
+    "svhn": DataSource(
         title="Street View house numbers, cropped",
         records=99_289,
         classes=10,
@@ -148,7 +148,7 @@ SOURCES: dict[str, Source] = {
         missing=partial(files_missing, ("train_32x32.mat", "test_32x32.mat")),
         read=images.read_svhn,
     ),
-    "femnist": Source(
+    "femnist": DataSource(
         title="FEMNIST characters by writer (LEAF)",
         records=805_263,
         classes=femnist.CLASSES,
@@ -158,7 +158,7 @@ SOURCES: dict[str, Source] = {
         missing=femnist_missing,
         read=femnist.read_femnist,
     ),
-    "heart-disease": Source(
+    "heart-disease": DataSource(
         title="Heart disease in four hospitals (as in FLamby)",
         records=740,
         classes=2,
@@ -172,7 +172,7 @@ SOURCES: dict[str, Source] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """One line of the catalogue."""
 
     name: str
@@ -207,7 +207,7 @@ def data_folder(data_dir: Path | None) -> Path:
         raise UserError("There is no home folder: name one for data sets with --data-dir or $SORDINO_DATA.") from error
 
 
-def source(name: str) -> Source:
+def source(name: str) -> DataSource:
     """The known data set of that name."""
     if name not in SOURCES:
         raise unknown("data set", name, SOURCES)
@@ -223,7 +223,7 @@ def places(name: str, data_dir: Path | None) -> list[Path]:
     return [*(data_folder(data_dir) / folder for folder in folders), *known.system]
 
 
-def missing_files(known: Source, folder: Path) -> list[str]:
+def missing_files(known: DataSource, folder: Path) -> list[str]:
     """Names of the files that a folder lacks; a folder that the system does not let us look into is refused."""
     try:
         return known.missing(folder)
@@ -231,14 +231,14 @@ def missing_files(known: Source, folder: Path) -> list[str]:
         raise UserError(f"The folder {quote(folder)} cannot be looked into: {error.strerror}.") from error
 
 
-def catalogue(data_dir: Path | None = None) -> list[Entry]:
+def catalogue(data_dir: Path | None = None) -> list[CatalogueEntry]:
     """Every known data set, and whether it is here."""
     entries = []
     for name, known in SOURCES.items():
         looked_in = places(name, data_dir)
         found_at = next((folder for folder in looked_in if not missing_files(known, folder)), None)
         entries.append(
-            Entry(
+            CatalogueEntry(
                 name=name,
                 title=known.title,
                 records=known.records,

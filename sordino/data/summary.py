@@ -21,7 +21,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Summary:
+class DataSummary:
     """Figures of a federation's records. Sizes and classes of a client are those of its training records."""
 
     name: str
@@ -56,13 +56,13 @@ def spread(values: np.ndarray) -> Spread:
     return Spread(int(values.min()), float(np.median(values)), int(values.max()))
 
 
-def summary(data: FederatedData) -> Summary:
+def summary(data: FederatedData) -> DataSummary:
     """The numbers of a federation, free of any rendering."""
     counts = label_counts(data)
     sizes = counts.sum(1)
     test_sets = {(client.y_test.data_ptr(), len(client.y_test)) for client in data.clients}
     test = sum(length for _, length in test_sets)
-    return Summary(
+    return DataSummary(
         name=data.name,
         clients=len(data.clients),
         classes=len(data.task.groups),

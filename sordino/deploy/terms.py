@@ -18,9 +18,9 @@ import numpy as np
 
 from sordino.data.dataset import Meaning
 from sordino.data.own import DEFAULT_LABEL
-from sordino.data.schema import Column, Label, Number, Schema
+from sordino.data.schema import Column, Label, NumberColumn, Schema
 from sordino.deploy import accuracies
-from sordino.deploy.declared import check_declared, check_records, check_releases, labels_of, shape_of, task_of
+from sordino.deploy.declarations import check_declared, check_records, check_releases, labels_of, shape_of, task_of
 from sordino.deploy.protocol import secure_sum
 from sordino.errors import UserError
 from sordino.experiment.budgeting import Calibration, record_level, record_plan
@@ -31,8 +31,8 @@ from sordino.learning.network import Learner
 from sordino.method import Method
 from sordino.privacy import integers
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.client_plan import check_delta
-from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
+from sordino.privacy.budget.client_level_plan import check_delta
+from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import Public, Release, Releases, all_releases, record_needs
@@ -185,7 +185,7 @@ class DeployedTerms(Terms):
         """Return the schema by which a table's row becomes a record; None for arrays. `label` is the label column."""
         if self.experiment.table is not None or self.experiment.columns is None:
             return self.experiment.table
-        columns: dict[str, Column] = {name: Number() for name in self.experiment.columns}
+        columns: dict[str, Column] = {name: NumberColumn() for name in self.experiment.columns}
         return Schema(columns=columns | {label or DEFAULT_LABEL: Label(values=self.labels)})
 
     def described(self, run: str, names: Sequence[str], label: str | None = None) -> Description:

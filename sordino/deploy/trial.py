@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.data import ClientData
-from sordino.deploy.declared import Origin
+from sordino.deploy.declarations import Origin
 from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.deploy.site.rules import min_witnesses
 from sordino.deploy.site.site import Site

@@ -20,8 +20,8 @@ from sordino.method import Method, check_returned
 from sordino.methods.bases import RecordLevel
 from sordino.parts.masks import PersonalHead, body
 from sordino.privacy.budget.allowance import Allowance, Noise, Outlook
-from sordino.privacy.budget.client_plan import default_delta, drowning_warning, multiplier_for
-from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan, plan_records, plan_without_noise
+from sordino.privacy.budget.client_level_plan import default_delta, drowning_warning, multiplier_for
+from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Releases, all_releases
 from sordino.util.formatting import round_up

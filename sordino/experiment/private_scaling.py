@@ -23,7 +23,7 @@ from torch import Tensor
 from sordino.data import federate, load
 from sordino.data.dataset import FederatedData
 from sordino.data.own import Reading
-from sordino.data.schema import Number, Schema
+from sordino.data.schema import NumberColumn, Schema
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
@@ -78,7 +78,7 @@ class Normalised:
 
 def normalise(folder: Path, schema: Schema, epsilon: float, store: Path, **keys: Any) -> Normalised:
     """Release means and deviations of all numbers that have a range; `keys` are those of an experiment."""
-    names = [name for name, column in schema.inputs().items() if isinstance(column, Number) and column.range]
+    names = [name for name, column in schema.inputs().items() if isinstance(column, NumberColumn) and column.range]
     if not names:
         raise UserError("The schema has no number with a range: ranges bound what one record can add to a sum.")
     given = {"data": str(folder), "table": schema, "epsilon": epsilon, "store": store, "rounds": 1, "model": "logistic"}
@@ -94,7 +94,7 @@ def normalise(folder: Path, schema: Schema, epsilon: float, store: Path, **keys:
     columns, drowned = dict(schema.columns), []
     for place, name in enumerate(names):
         column = columns[name]
-        assert isinstance(column, Number)
+        assert isinstance(column, NumberColumn)
         assert column.range is not None
         low, high = column.range
         half = (high - low) / 2

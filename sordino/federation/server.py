@@ -25,8 +25,8 @@ from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.method import Budget, Method, Replies, Result, State
 from sordino.parts.averaging import over_rounds
-from sordino.privacy.budget.client_plan import planned_epsilon
-from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.budget.client_level_plan import planned_epsilon
+from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row, number_of_attempt
 from sordino.privacy.release import Public, Release, Releases, due, same_turns

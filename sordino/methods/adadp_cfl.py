@@ -63,7 +63,7 @@ from sordino.parts import clustering
 from sordino.parts.clustering import MOST, affordable_share
 from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
 from sordino.privacy.budget.allowance import Outlook
-from sordino.privacy.budget.record_plan import held_out_count
+from sordino.privacy.budget.record_level_plan import held_out_count
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
 from sordino.util.selectable import Named

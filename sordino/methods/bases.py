@@ -19,7 +19,7 @@ from sordino.parts.record_thresholds import Fixed as FixedForRecords
 from sordino.parts.record_thresholds import RecordClipping
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.budget.allowance import Outlook
-from sordino.privacy.budget.record_plan import Varied
+from sordino.privacy.budget.record_level_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.unit import Unit
 from sordino.util.selectable import Named

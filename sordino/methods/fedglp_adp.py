@@ -63,7 +63,7 @@ from sordino.method import Budget, Epsilon, Federation, Message, NotNegative, Re
 from sordino.methods.bases import Clipped, Clipping
 from sordino.parts.masks import grow_mask, schedule
 from sordino.parts.thresholds import LayerWise, first_weights, step_weights, whole
-from sordino.privacy.budget.client_plan import multiplier_for
+from sordino.privacy.budget.client_level_plan import multiplier_for
 from sordino.privacy.release import Derived, Releases, Update, sends
 
 MOST_PERSONAL = 0.95

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from sordino.method import Federation, Message, Result, Variant
 from sordino.methods.bases import RecordLevel
-from sordino.privacy.budget.record_plan import Varied
+from sordino.privacy.budget.record_level_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 

@@ -68,7 +68,7 @@ class Paper(_Part):
     own: dict[str, str] = {}
     """Grids for methods' own settings, with as many points as the others get."""
     settings: dict[str, Setting]
-    tables: dict[str, Table] = {}
+    tables: dict[str, PaperTable] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -99,7 +99,7 @@ class Paper(_Part):
         return at.departs or (self.settings[at.like].at(scale).departs if at.like else "")
 
 
-class Column(_Part):
+class PaperColumn(_Part):
     """Column of a table: a point of the setting, and the noise that the paper had there."""
 
     name: str
@@ -131,7 +131,7 @@ class Column(_Part):
         return {key: value for key, value in self.at.items() if key not in replaced} | self.as_published
 
 
-class Row(_Part):
+class PaperRow(_Part):
     """Row of a table: a method with its settings."""
 
     name: str
@@ -168,7 +168,7 @@ class Selection(_Part):
     rows: list[str] | None = None
 
 
-class Table(_Part):
+class PaperTable(_Part):
     """One table or figure."""
 
     name: str = ""
@@ -185,8 +185,8 @@ class Table(_Part):
     """Column by which the claim is told in one line; the first by default."""
     published_note: str = ""
     """Note on the printed numbers: read off a picture, or missing."""
-    columns: list[Column] = Field(min_length=1)
-    rows: list[Row] = Field(min_length=1)
+    columns: list[PaperColumn] = Field(min_length=1)
+    rows: list[PaperRow] = Field(min_length=1)
     figures: list[Figure] = []
     quick: Selection = Selection()
     small: Selection = Selection()
@@ -211,7 +211,7 @@ class Table(_Part):
         _check_known("column", [self.headline] if self.headline else None, [one.name for one in self.columns])
         return self
 
-    def taken(self, scale: Scale) -> tuple[list[Row], list[Column]]:
+    def taken(self, scale: Scale) -> tuple[list[PaperRow], list[PaperColumn]]:
         """Rows and columns that a scale runs."""
         if scale == "paper":
             return self.rows, self.columns
@@ -219,19 +219,19 @@ class Table(_Part):
         rows = [row for row in self.rows if chosen.rows is None or row.name in chosen.rows]
         return rows, [one for one in self.columns if chosen.columns is None or one.name in chosen.columns]
 
-    def printed(self, row: Row, column: Column) -> float | None:
+    def printed(self, row: PaperRow, column: PaperColumn) -> float | None:
         """Number that the paper prints."""
         return row.published.get(column.name)
 
-    def proposes(self, row: Row, column: Column) -> bool:
+    def proposes(self, row: PaperRow, column: PaperColumn) -> bool:
         """Whether a row is what the paper proposes, as a column shows it."""
         return row.name == column.ours if column.ours else row.ours
 
-    def measured(self, column: Column) -> Measure:
+    def measured(self, column: PaperColumn) -> Measure:
         """Figure that is measured in a column."""
         return column.measure or self.measure
 
-    def setting_of(self, column: Column) -> str:
+    def setting_of(self, column: PaperColumn) -> str:
         """The name of a column's setting."""
         return column.setting or self.setting
 
@@ -264,10 +264,10 @@ def papers(place: Path | None = None) -> dict[str, Paper]:
 def read_paper(place: Path) -> Paper:
     """Read a paper's description, with all its tables."""
     about = Paper(**{**_read(place / ABOUT, Paper), "name": place.name})
-    tables: dict[str, Table] = {}
+    tables: dict[str, PaperTable] = {}
     for path in sorted(place.glob("*.toml"), key=_in_order):
         if path.name != ABOUT:
-            table = tables[path.stem] = Table(**{**_read(path, Table), "name": path.stem})
+            table = tables[path.stem] = PaperTable(**{**_read(path, PaperTable), "name": path.stem})
             for column in table.columns:
                 if table.setting_of(column) not in about.settings:
                     missing = unknown("setting", table.setting_of(column), about.settings)
@@ -284,7 +284,7 @@ def _in_order(path: Path) -> tuple[str, int]:
     return order + (path.stem if order == "2" else ""), int(number) if number.isdigit() else 0
 
 
-def _read(path: Path, kind: type[Paper] | type[Table]) -> Keys:
+def _read(path: Path, kind: type[Paper] | type[PaperTable]) -> Keys:
     """Read and check a file; a mistake becomes one sentence."""
     try:
         values = read_toml(path)
@@ -308,7 +308,7 @@ def _problem(error: ValidationError) -> str:
     return f"{where + ': ' if where else ''}{said[:1].lower() + said[1:]}"
 
 
-def find(name: str, table: str | None = None) -> tuple[Paper, list[Table]]:
+def find(name: str, table: str | None = None) -> tuple[Paper, list[PaperTable]]:
     """Find a paper and one of its tables, or all of them."""
     known = papers()
     if name not in known:

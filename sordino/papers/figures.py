@@ -10,10 +10,10 @@ import numpy as np
 
 from sordino.errors import writing
 from sordino.papers.claims import Kind, TableRow, rows_of
-from sordino.papers.description import Column, Row
+from sordino.papers.description import PaperColumn, PaperRow
 from sordino.papers.judgement import Judgement
 from sordino.papers.pages import WHAT
-from sordino.papers.runs import Done
+from sordino.papers.table_runs import ReproducedTable
 from sordino.report.figures import COLOURS, DASHES
 from sordino.util.plotting import pyplot
 
@@ -25,7 +25,7 @@ PANELS: dict[Kind, str] = {
 MOST_PANELS = 4
 
 
-def draw(done: Done, path: Path) -> None:
+def draw(done: ReproducedTable, path: Path) -> None:
     """Draw a reproduced table into a file."""
     drawing, judgement = pyplot(), Judgement(done)
     figure = _curves(drawing, done, judgement) if done.table.curves else _bars(drawing, judgement.document())
@@ -87,7 +87,7 @@ def _mark(axis: Any, found: TableRow, kind: Kind, y: float, colour: str, name: s
     axis.annotate(shown, (value, y), xytext=(0, 4), textcoords="offset points", fontsize=6.5, ha="center", color=colour)
 
 
-def _curves(drawing: Any, done: Done, judgement: Judgement) -> Any:
+def _curves(drawing: Any, done: ReproducedTable, judgement: Judgement) -> Any:
     """Draw a panel for each column, with a line for each row over the rounds: solid where sound, dotted where as
     published."""
     kept = judgement.columns[:MOST_PANELS]
@@ -107,13 +107,15 @@ def _curves(drawing: Any, done: Done, judgement: Judgement) -> Any:
     return figure
 
 
-def _over_rounds(done: Done, column: Column) -> str:
+def _over_rounds(done: ReproducedTable, column: PaperColumn) -> str:
     """Figure that is drawn over the rounds: where rounds to a target are counted, the accuracy that must reach it."""
     measure = done.table.measured(column)
     return "global" if measure == "rounds" else measure
 
 
-def _line(axis: Any, done: Done, judgement: Judgement, row: Row, column: Column, place: int) -> None:
+def _line(
+    axis: Any, done: ReproducedTable, judgement: Judgement, row: PaperRow, column: PaperColumn, place: int
+) -> None:
     measure = _over_rounds(done, column)
     factor = 1.0 if measure == "loss" else 100.0
     for variant, width in (("sound", 1.6), ("paper", 0.9)):

@@ -8,9 +8,9 @@ from typing import Any
 
 import sordino.version
 from sordino.papers.claims import UNTESTED, TableRow, in_words, judge_claim, side
-from sordino.papers.description import Column, Row, Variant
+from sordino.papers.description import PaperColumn, PaperRow, Variant
 from sordino.papers.formulas import repeat_figure
-from sordino.papers.runs import Done, Outcome
+from sordino.papers.table_runs import CellOutcome, ReproducedTable
 from sordino.study.tuning import sentences as tuning_sentences
 from sordino.study.verdict import CONFIDENCE, difference
 
@@ -21,14 +21,14 @@ SHARES = ("personal", "global", "start")
 class Judgement:
     """Judgement of a table's claim."""
 
-    def __init__(self, done: Done) -> None:
+    def __init__(self, done: ReproducedTable) -> None:
         self._done = done
         self._table = done.table
         self.rows, self.columns = done.table.taken(done.options.scale)
         self._figures = [[self._row(row, column) for row in self.rows] for column in self.columns]
         self.by_column = [judge_claim(one.name, rows) for one, rows in zip(self.columns, self._figures, strict=True)]
 
-    def outcome(self, row: Row, column: Column, variant: Variant) -> Outcome | None:
+    def outcome(self, row: PaperRow, column: PaperColumn, variant: Variant) -> CellOutcome | None:
         """Outcome of a row; None where it was not run."""
         return self._done.outcomes.get((row.name, column.name, variant))
 
@@ -70,7 +70,7 @@ class Judgement:
         told = [*self._claim(), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
 
-    def _row(self, row: Row, column: Column) -> TableRow:
+    def _row(self, row: PaperRow, column: PaperColumn) -> TableRow:
         sound, paper = (self.outcome(row, column, variant) for variant in ("sound", "paper"))  # type: ignore[arg-type]
         mean, by_seed, interval = self._mean(sound, row, column, "sound")
         paper_mean, paper_by_seed, paper_interval = self._mean(paper, row, column, "paper")
@@ -98,7 +98,7 @@ class Judgement:
         )
 
     def _mean(
-        self, outcome: Outcome | None, row: Row, column: Column, variant: Variant
+        self, outcome: CellOutcome | None, row: PaperRow, column: PaperColumn, variant: Variant
     ) -> tuple[float | None, list[float | None], list[float] | None]:
         """Mean over seeds, figure of each seed, and interval of the mean; None where there is none."""
         values = self._values(outcome, row, column, variant) if outcome else []
@@ -107,7 +107,7 @@ class Judgement:
         share = self._table.measured(column) in SHARES
         return mean, values, _interval(known, share) if mean is not None and len(known) > 1 else None
 
-    def _values(self, outcome: Outcome, row: Row, column: Column, variant: Variant) -> list[float | None]:
+    def _values(self, outcome: CellOutcome, row: PaperRow, column: PaperColumn, variant: Variant) -> list[float | None]:
         """Figure of each seed; seconds are a ratio to those of the reference row."""
         if self._table.measured(column) not in UNTESTED:
             return outcome.values
@@ -116,7 +116,7 @@ class Judgement:
             return outcome.values
         return [_ratio(one, other) for one, other in zip(outcome.values, reference.values, strict=True)]
 
-    def _headline(self) -> Column:
+    def _headline(self) -> PaperColumn:
         named = [column for column in self.columns if column.name == self._table.headline]
         return named[0] if named else self.columns[0]
 

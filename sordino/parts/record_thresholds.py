@@ -19,7 +19,7 @@ from sordino.method import Federation, Positive, Replies, Share
 from sordino.parts.ddpg import Ddpg, threshold
 from sordino.parts.ppo import observation
 from sordino.privacy.budget.allowance import Outlook
-from sordino.privacy.budget.record_plan import RecordNeeds
+from sordino.privacy.budget.record_level_plan import RecordNeeds
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Average, Bare, Releases
 from sordino.util.selectable import Named

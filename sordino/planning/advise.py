@@ -26,7 +26,7 @@ from sordino.experiment.budgeting import unusual_budget
 from sordino.experiment.config import Experiment
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.budget.allowance import ProtectFrom
-from sordino.privacy.budget.client_plan import check_delta, default_delta
+from sordino.privacy.budget.client_level_plan import check_delta, default_delta
 from sordino.privacy.unit import Unit, rows_words
 
 Level = Unit | None

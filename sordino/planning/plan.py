@@ -21,8 +21,8 @@ from sordino.privacy.accounting.sampled_gaussian import (
     replace_one,
     rows_epsilon,
 )
-from sordino.privacy.budget.client_plan import Plan, plan
-from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.budget.client_level_plan import Plan, plan
+from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.release import all_releases, record_needs
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View

@@ -16,7 +16,7 @@ from sordino.learning.parameters import Layout
 from sordino.learning.per_record import Keeper
 from sordino.learning.stacked import Chain, StackedBook
 from sordino.learning.vmapped import under_vmap
-from sordino.privacy.budget.record_plan import held_out_count
+from sordino.privacy.budget.record_level_plan import held_out_count
 from sordino.privacy.clipping import clipped_sum, clipping_factors
 from sordino.privacy.gate import SampledGradients, StackedGradients
 from sordino.privacy.noise import Source

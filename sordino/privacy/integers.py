@@ -105,7 +105,7 @@ RECORDS = Grid(256)
 
 
 @dataclass(frozen=True)
-class Table:
+class SamplingTable:
     """Columns of which each holds the rest of its own number and part of another's."""
 
     thresholds: np.ndarray
@@ -145,7 +145,7 @@ def masses() -> list[int]:
     return found
 
 
-def columns(wanted: list[int]) -> Table:
+def columns(wanted: list[int]) -> SamplingTable:
     """Divide masses that add up to a whole number of columns among them, by Walker's and Vose's method."""
     left = list(wanted)
     thresholds, aliases = [0] * len(left), list(range(len(left)))  # a column that is left is all its own number's
@@ -157,10 +157,10 @@ def columns(wanted: list[int]) -> Table:
         left[giver] -= WORD - left[place]
         if left[giver] < WORD:
             short.append(long.pop())
-    return Table(np.array(thresholds, dtype=np.uint64), np.array(aliases, dtype=np.int32))
+    return SamplingTable(np.array(thresholds, dtype=np.uint64), np.array(aliases, dtype=np.int32))
 
 
-def table_masses(table: Table) -> list[int]:
+def table_masses(table: SamplingTable) -> list[int]:
     """Mass that the columns of a table hold of each number: the masses of which they were made."""
     found = table.thresholds.tolist()
     for threshold, alias in zip(table.thresholds.tolist(), table.aliases.tolist(), strict=True):
@@ -169,7 +169,7 @@ def table_masses(table: Table) -> list[int]:
 
 
 @lru_cache(maxsize=1)
-def gaussian_table() -> Table:
+def gaussian_table() -> SamplingTable:
     """The table of N_Z(0, 4096^2); it takes half a second, once in a process."""
     wanted = masses()
     table = columns(wanted)

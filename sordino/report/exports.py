@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import writing
-from sordino.report.terminal.tables import OBSERVERS
+from sordino.report.terminal.results import OBSERVERS
 from sordino.report.wording import epsilon_words, latex_text, markdown_table, method_name
 from sordino.study.compare import FIGURES, ComparisonRow, OverSeeds
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sordino.errors import UserError
 from sordino.privacy.views import VIEWS, View
 from sordino.report.exports import markdown, records
-from sordino.report.terminal.tables import epsilon_text
+from sordino.report.terminal.results import epsilon_text
 from sordino.report.wording import UNPROTECTED, neighbour_words, percent, protects_nothing, with_full_stop
 from sordino.store.run_summary import Summary
 from sordino.store.spending import OverRuns

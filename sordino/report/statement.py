@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sordino.data.schema import Label, Number, Schema
+from sordino.data.schema import Label, NumberColumn, Schema
 from sordino.errors import UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
@@ -188,7 +188,7 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
         is_label = isinstance(column, Label)
         occurring = is_label and configuration["table"] is None and configuration["labels"] is None
         source = "declared as public" if column.public and not occurring else "read from the records"
-        if isinstance(column, Number) and column.released is not None:
+        if isinstance(column, NumberColumn) and column.released is not None:
             source = f"scaled by what {column.released} released"
         shown = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
         found.append(DataColumn(shown, column.kind, column.describe(), str(getattr(column, "missing", "")), source))

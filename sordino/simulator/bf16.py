@@ -45,7 +45,7 @@ _known: dict[tuple[str, tuple[int, ...], int], dict[Precision, float]] = {}
 
 
 @dataclass(frozen=True)
-class Decision:
+class PrecisionChoice:
     """In which format a run computes, and why."""
 
     precision: Precision
@@ -57,19 +57,19 @@ class Decision:
 
 def decide(
     asked: Precision, device: str, module: nn.Module, shape: tuple[int, ...], batch: int, resumed: bool
-) -> Decision:
+) -> PrecisionChoice:
     """What `precision = asked` comes to for a network on records of `shape`, `batch` at a time."""
     if asked != "bf16" or torch.device(device).type != "cpu":
-        return Decision(asked)
+        return PrecisionChoice(asked)
     taken = seconds(module, shape, batch)  # also tells, of a resumed run, that this very network survives
     if resumed:
-        return Decision(asked)
+        return PrecisionChoice(asked)
     figures = f"{1e3 * taken['bf16']:.2f} ms in bf16 and {1e3 * taken['fp32']:.2f} ms in fp32 (measured)"
     reasons = [f"A gradient of this network takes {figures}."]
     if taken["bf16"] < FASTER * taken["fp32"]:
-        return Decision("bf16", reasons=reasons)
+        return PrecisionChoice("bf16", reasons=reasons)
     note = "bf16 is not faster than fp32 for this network on this processor: the run computes in fp32."
-    return Decision("fp32", [note], [*reasons, note])
+    return PrecisionChoice("fp32", [note], [*reasons, note])
 
 
 def compute() -> None:

@@ -14,11 +14,11 @@ from sordino.federation.execution import Mode, stack_count, stack_size
 from sordino.learning.network import Learner
 from sordino.learning.parameters import Layout
 from sordino.method import Method
-from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.clipping import CompiledSum, compile_sum
 from sordino.privacy.release import Gradients, all_releases, takes_gradients_alone
-from sordino.simulator import effort
-from sordino.simulator.effort import eager_seconds
+from sordino.simulator import step_cost
+from sordino.simulator.step_cost import eager_seconds
 
 STACKABLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.LayerNorm)
 """Layers whose clients can be stacked. Convolutions on a CPU are faster one client at a time, and dropout draws from a
@@ -130,12 +130,12 @@ def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, coh
         # Clients who take equally many steps are stacked, about so many kinds of them as there are numbers of steps.
         kinds = len(np.unique(-(-data.train.sizes // method.batch)))
         width = max(1, cohort // max(stacks, kinds))
-        size = effort.Size.of(learner.written, data.shape, method.batch)
-        alone = effort.eager_seconds(learner.written, data.shape, method.batch)
-        return {"stacked": effort.NOISY.seconds(size, width), "one-by-one": alone}
+        size = step_cost.Size.of(learner.written, data.shape, method.batch)
+        alone = step_cost.eager_seconds(learner.written, data.shape, method.batch)
+        return {"stacked": step_cost.NOISY.seconds(size, width), "one-by-one": alone}
     batch = min(method.batch, max(1, round(float(data.train.sizes.mean()))))
-    size, ways = effort.Size.of(learner.written, data.shape, batch), effort.ways(learner, method)
-    padded = effort.padding(data.train.sizes, cohort, stacks, method.batch)
+    size, ways = step_cost.Size.of(learner.written, data.shape, batch), step_cost.ways(learner, method)
+    padded = step_cost.padding(data.train.sizes, cohort, stacks, method.batch)
     return {
         "stacked": padded * ways.stacked.seconds(size, max(1, cohort // stacks)),
         "one-by-one": ways.alone.seconds(size),
@@ -149,7 +149,7 @@ SAVED = 0.25
 
 
 @dataclass(frozen=True)
-class Decision:
+class CompileChoice:
     """Whether steps are compiled, and why."""
 
     compiled: Literal["never", "always"]
@@ -166,24 +166,26 @@ def decide(
     data: FederatedData,
     plan: RecordPlan | None,
     device: str,
-) -> Decision:
+) -> CompileChoice:
     """What `compiled = asked` comes to. The number of worker processes is left out: results must not depend on it."""
     if plan is None or device != "cpu":
         if asked == "always":
             raise UserError('compiled = "always" is for record-level methods on the CPU: leave `compiled` out.')
-        return Decision("never")
+        return CompileChoice("never")
     if asked != "auto":
-        return Decision(asked, [f"Noisy gradient steps are {asked} compiled, as the experiment says."])
+        return CompileChoice(asked, [f"Noisy gradient steps are {asked} compiled, as the experiment says."])
     steps = int((plan.steps * plan.turns).sum())
     saving = steps * SAVED * eager_seconds(module, data.shape, method.batch)
     sizes = f"by rule, from {steps:,} steps and the sizes of network and batch"
     if saving < COMPILING:
-        return Decision("never", [f"Steps are not compiled: {sizes}, {saving:.0f} s of {COMPILING:g} would come back."])
+        return CompileChoice(
+            "never", [f"Steps are not compiled: {sizes}, {saving:.0f} s of {COMPILING:g} would come back."]
+        )
     try:
         made = compile_for(method, module, data)
     except UserError as error:
-        return Decision("never", [str(error)])
-    return Decision(
+        return CompileChoice("never", [str(error)])
+    return CompileChoice(
         "always", [f"Steps are compiled: {sizes}, that saves {saving:,.0f} s and takes {COMPILING:g}."], made
     )
 

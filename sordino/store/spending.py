@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.privacy.accounting.composition import Run, dearest_epsilon, merge_recipes
+from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
-from sordino.privacy.budget.client_plan import planned_epsilon
-from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
+from sordino.privacy.budget.client_level_plan import planned_epsilon
+from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import PROMISED, all_releases, record_needs
 from sordino.privacy.sealed import Pool

@@ -1,3 +1,3 @@
 """Studies: several runs that are compared, tuned or swept."""
 
-__all__ = ["compare", "curve_fitting", "parallel", "sweep", "tuning", "verdict", "worker"]
+__all__ = ["compare", "curve_fitting", "run_cells", "sweep", "tuning", "verdict", "worker"]

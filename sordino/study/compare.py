@@ -18,9 +18,9 @@ from sordino.privacy.views import VIEWS, View
 from sordino.store.run_summary import Accuracies, Against, Summary
 from sordino.store.spending import OverRuns, over_runs, sentence
 from sordino.store.store import Store
-from sordino.study.parallel import results_of
+from sordino.study.run_cells import results_of
 from sordino.study.sweep import Cell, Sweep, cells, points
-from sordino.study.tuning import Ground, Tuned, tune
+from sordino.study.tuning import Tuned, TuningRuns, tune
 from sordino.study.verdict import Difference, Sample, verdicts
 from sordino.util.display import Display, Silent
 
@@ -213,9 +213,9 @@ def _comparison(rows: list[ComparisonRow], store: Store, protect_from: View, swe
     return Comparison(rows, sentences, spent, list(sweep), differences)
 
 
-def _ground(experiment: Experiment, seeds: range, display: Display, jobs: int | None) -> Ground:
+def _ground(experiment: Experiment, seeds: range, display: Display, jobs: int | None) -> TuningRuns:
     """Runs of contenders on seeds that are not reported."""
-    return Ground(
+    return TuningRuns(
         cells=lambda texts: cells(experiment, texts, {}, seeds),
         run=lambda wanted: _run_cells(wanted, display, jobs, experiment),
     )

@@ -51,7 +51,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class Ground:
+class TuningRuns:
     """Runs on which contenders are tried."""
 
     cells: Callable[[list[str]], list[Cell]]
@@ -84,7 +84,7 @@ class Ground:
 
 
 def tune(
-    ground: Ground,
+    ground: TuningRuns,
     methods: Sequence[str],
     grid: Sweep,
     further: Callable[[str], tuple[str, Sweep]] | None = None,
@@ -104,7 +104,7 @@ def tune(
     return [_choice(text, ground, tried[text]) for text in methods]
 
 
-def _run_grids(ground: Ground, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
+def _run_grids(ground: TuningRuns, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
     """Results at every point of each method's grid; all of them are run at once."""
     tried = {text: _points(*start) for text, start in grids.items()}
     results = ground.results(list(dict.fromkeys(one for texts in tried.values() for one in texts)))
@@ -129,7 +129,7 @@ def with_settings(text: str, at: dict[str, Any]) -> str:
     return bracketed(name, dict(sorted((settings | at).items())))
 
 
-def _choice(text: str, ground: Ground, results: Results) -> Tuned:
+def _choice(text: str, ground: TuningRuns, results: Results) -> Tuned:
     best = ground.best(results)
     everything = list({result.run: result for found in results.values() for result in found}.values())
     first = everything[0]

@@ -27,7 +27,7 @@ def main() -> None:
     from sordino.experiment.config import Experiment
     from sordino.federation.rounds import RoundWatch
     from sordino.store.store import Store
-    from sordino.study.parallel import run_or_reuse
+    from sordino.study.run_cells import run_or_reuse
 
     for line in sys.stdin:
         try:

@@ -26,7 +26,7 @@ CLASSES = 10
 
 
 @dataclass
-class Passage:
+class CheckedSum:
     """One noisy gradient on its way through the gate."""
 
     question: int
@@ -48,9 +48,9 @@ class Passage:
 
 
 @contextlib.contextmanager
-def observe_gradients() -> Iterator[list[Passage]]:
+def observe_gradients() -> Iterator[list[CheckedSum]]:
     """Record every noisy gradient that passes the gate within the context, with its contents."""
-    seen: list[Passage] = []
+    seen: list[CheckedSum] = []
     original = SampledGradients.pass_sum
 
     def observing(self: SampledGradients, records: int, clipped_sum: Callable[[Tensor], Tensor]) -> Tensor:
@@ -67,7 +67,7 @@ def observe_gradients() -> Iterator[list[Passage]]:
         question, client = self.purpose
         noise, (multiplier, scale) = passed.clone() - inside["clipped"], _multiplier_and_scale(self)
         inside.update(charge=(self.sampling, multiplier, self.steps), scale=scale, records=records)
-        seen.append(Passage(question, client, step, noise=noise, **inside))
+        seen.append(CheckedSum(question, client, step, noise=noise, **inside))
         return passed
 
     stacked = StackedGradients.pass_sums
@@ -91,7 +91,7 @@ def observe_gradients() -> Iterator[list[Passage]]:
             question, client = exit.purpose
             clipped = inside["clipped"][place]
             seen.append(
-                Passage(
+                CheckedSum(
                     question,
                     client,
                     step,
@@ -118,7 +118,7 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
     repeats."""
     if not case.method.unit.record_level or not case.method.is_private():
         return
-    seen: list[Passage] = []
+    seen: list[CheckedSum] = []
     for seed in (0, 1):
         with observe_gradients() as passed:
             once = OneRound(case.prepared(seed=seed), case.folder / str(seed))
@@ -162,7 +162,7 @@ def _length(exit: SampledGradients, alone: Tensor) -> float:
     return max(float(part.norm() / clip) for part, clip in zip(parts, exit.clip, strict=True))
 
 
-def _are_charged(seen: list[Passage], once: OneRound) -> None:
+def _are_charged(seen: list[CheckedSum], once: OneRound) -> None:
     """Check that each client's gradients of a question have the number, rate and noise of the ledger's row."""
     charged = {}
     for row in once.ledger.rows:

@@ -25,7 +25,7 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.methods import feddpa
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.client_plan import Plan
+from sordino.privacy.budget.client_level_plan import Plan
 from sordino.tasks import Classification, Task
 from sordino.terms import BuiltNetwork, build_network
 

@@ -11,7 +11,7 @@ import torch
 from helpers import SITE_LIMITS
 
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.data.schema import Column, Label, Number, Schema
+from sordino.data.schema import Column, Label, NumberColumn, Schema
 from sordino.deploy.protocol import keys
 from sordino.deploy.site.data import encode_records, read_records
 from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
@@ -52,7 +52,10 @@ def at_a_site(**changes: Any) -> Session:
 
 def test_a_site_looks_for_the_class_that_the_schema_names(tmp_path: Path) -> None:
     """Its recall would be that of another class, in which the simulation is not interested."""
-    columns: dict[str, Column] = {"age": Number(range=(0, 99)), "state": Label(values=("ill", "well"), positive="ill")}
+    columns: dict[str, Column] = {
+        "age": NumberColumn(range=(0, 99)),
+        "state": Label(values=("ill", "well"), positive="ill"),
+    }
     given = {"clients": 3, "table": Schema(columns=columns).document(), "rounds": 2, "epsilon": 4.0}
     terms = terms_of(Experiment.make(given, {"method": "dp-fedavg"}))
     np.savez(tmp_path / "site.npz", x=np.zeros((6, 1)), y=np.array(["ill", "well"] * 3))

@@ -16,7 +16,7 @@ from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
 from sordino.deploy.site.spending import SiteSpending, authorize_payment
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
+from sordino.privacy.budget.record_level_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import Charge, Gradients, Public

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.data.schema import Label, Number, Schema
+from sordino.data.schema import Label, NumberColumn, Schema
 from sordino.deploy.server.coordinator import check_deployable
 from sordino.deploy.site.session import Session
 from sordino.deploy.terms import terms_of
@@ -19,7 +19,7 @@ from sordino.experiment.budgeting import SEED_IS_KNOWN
 from sordino.experiment.config import Experiment
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
-from sordino.privacy.budget.client_plan import multiplier_for
+from sordino.privacy.budget.client_level_plan import multiplier_for
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Average, Charge, Gradients
@@ -160,7 +160,7 @@ def test_a_matrix_wider_than_the_network_is_paid_for_too() -> None:
 
 
 def test_what_a_schema_read_from_records_is_told_of_a_deployment_too() -> None:
-    table = Schema(columns={"age": Number(range=(0, 120), public=False), "ill": Label(values=("no", "yes"))})
+    table = Schema(columns={"age": NumberColumn(range=(0, 120), public=False), "ill": Label(values=("no", "yes"))})
     changes = {"table": table, "shape": None, "labels": None, "clients": 5}
     terms = terms_of(Experiment.make({k: v for k, v in (DECLARED | changes).items() if v is not None}))
     assert any("was read from the clients' records: age" in one for one in terms.disclosed)

@@ -14,7 +14,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
-from sordino.privacy.budget.record_plan import plan_records
+from sordino.privacy.budget.record_level_plan import plan_records
 
 
 def images(folder: Path, seed: int) -> Path:

@@ -19,7 +19,7 @@ from sordino.experiment.prepare import prepare
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.compare import compare, side_by_side
-from sordino.study.parallel import _hear
+from sordino.study.run_cells import _hear
 from sordino.util.display import Silent
 
 

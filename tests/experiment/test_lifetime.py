@@ -26,10 +26,10 @@ from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.method import Result
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.privacy.accounting.composition import merge_recipes
+from sordino.privacy.accounting.across_runs import merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
-from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
+from sordino.privacy.budget.record_level_plan import RecordNeeds, plan_records
 from sordino.privacy.ledger import FIRST_LINK, Ledger, Row
 from sordino.privacy.release import Charge, Derived, sends
 from sordino.privacy.unit import Unit

@@ -9,10 +9,10 @@ import pytest
 from helpers import command, refused
 
 import sordino
-from sordino.data.schema import Number, Schema
+from sordino.data.schema import NumberColumn, Schema
 from sordino.experiment.private_scaling import ALMOST_ALL, augmented, figures, normalise
 from sordino.privacy.accounting.gaussian import mu_of
-from sordino.report.terminal.tables import epsilon_text
+from sordino.report.terminal.results import epsilon_text
 from sordino.store.store import Store
 
 SCHEMA = """
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def numbers(schema: Schema) -> dict[str, tuple[float, float]]:
-    found = {name: column for name, column in schema.columns.items() if isinstance(column, Number)}
+    found = {name: column for name, column in schema.columns.items() if isinstance(column, NumberColumn)}
     return {name: (column.mean or 0.0, column.deviation or 0.0) for name, column in found.items()}
 
 

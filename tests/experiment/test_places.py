@@ -28,7 +28,7 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.privacy.gradients import PrivateRecords
 from sordino.tasks import Classification
 from sordino.testing.case import OneRound
-from sordino.testing.records import Passage, observe_gradients
+from sordino.testing.records import CheckedSum, observe_gradients
 
 CLIENTS, EACH, FEATURES, CLASSES, PLACE = 5, 40, 6, 3, 87
 NOTHING = float("nan")
@@ -84,7 +84,7 @@ def test_contents_move_no_record_into_or_out_of_a_choice(contents: float) -> Non
     assert sum(moved(*pair) for pair in zip(found[0][1:], found[1][1:], strict=True)) == 1
 
 
-def of_a_round(prepared: Prepared, folder: Path, rounds: int = 1) -> tuple[list[Passage], list[Tensor]]:
+def of_a_round(prepared: Prepared, folder: Path, rounds: int = 1) -> tuple[list[CheckedSum], list[Tensor]]:
     """The noisy gradients of a round, and which records were set aside, for each client that was asked alone."""
     aside: list[Tensor] = []
     original: Callable[..., None] = PrivateRecords.__init__

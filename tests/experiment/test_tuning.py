@@ -8,7 +8,7 @@ from helpers import summary_of
 
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.store.run_summary import Summary
-from sordino.study.tuning import Ground, tune
+from sordino.study.tuning import TuningRuns, tune
 
 ACCURACIES = {
     "dp-fedavg[rate=0.1]": {"personal": 0.8, "global": 0.5},
@@ -20,9 +20,9 @@ ACCURACIES = {
 }
 
 
-def ground(**more: Any) -> Ground:
+def ground(**more: Any) -> TuningRuns:
     """Contenders that are done at once, each with a mu of 0.5 unless it trains alone."""
-    return Ground(
+    return TuningRuns(
         cells=lambda texts: [SimpleNamespace(method=text, key=text) for text in texts],  # type: ignore[misc]
         run=lambda wanted: {cell.key: _summary(cell.key) for cell in wanted},
         **more,

@@ -16,7 +16,7 @@ from sordino.learning.parameters import Layout, flatten
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.feddpa import FedDPA
 from sordino.parts.masks import scale_to_unit
-from sordino.privacy.budget.client_plan import plan
+from sordino.privacy.budget.client_level_plan import plan
 from sordino.privacy.views import VIEWS
 from sordino.tasks import Classification
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound

@@ -25,7 +25,7 @@ from sordino.methods.fedglp_adp import FedGLPADP, scale
 from sordino.parts.masks import grow_mask, schedule
 from sordino.parts.thresholds import Fixed, LayerWise, Threshold, first_weights, step_weights
 from sordino.privacy.accounting.gaussian import epsilon_of, rdp_multiplier
-from sordino.privacy.budget.client_plan import multiplier_for
+from sordino.privacy.budget.client_level_plan import multiplier_for
 from sordino.store.store import Store
 from sordino.tasks import Classification
 from sordino.testing.case import OneRound

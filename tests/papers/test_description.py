@@ -7,7 +7,7 @@ import pytest
 from sordino.errors import UserError
 from sordino.papers.description import SCALES, find, folder, papers, read_paper, scale_of
 from sordino.papers.formulas import FORMULAS, repeat_figure
-from sordino.papers.runs import Options, Study
+from sordino.papers.table_runs import Options, Study
 
 TABLES = {
     "acdp-pfsd": ["table-3", "figure-3", "figure-4"],

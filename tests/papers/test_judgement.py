@@ -9,13 +9,13 @@ from sordino.papers.claims import rows_of
 from sordino.papers.description import find
 from sordino.papers.judgement import Judgement
 from sordino.papers.pages import markdown, write
-from sordino.papers.runs import Done, Options, Outcome
+from sordino.papers.table_runs import CellOutcome, Options, ReproducedTable
 from sordino.study.verdict import Difference
 
 
 def outcome(values, epsilon=4.0, unit="client", method="feddpa"):
     curve = [{"round": 0, "personal": 0.5, "global": 0.4, "start": 0.3, "seconds": 1.0}]
-    return Outcome(list(values), epsilon, 1e-5, unit, ["run-1"], method, [], [curve] * len(values))
+    return CellOutcome(list(values), epsilon, 1e-5, unit, ["run-1"], method, [], [curve] * len(values))
 
 
 def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilon 8"), **more):
@@ -27,7 +27,7 @@ def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilo
             about = {"epsilon": 0.0, "method": "local"} if alone else {"epsilon": 4.0}
             outcomes[row, column, "sound"] = outcome(values, **about)
             outcomes[row, column, "paper"] = outcome([value - 1 for value in values], 34.82)
-    return Done(paper, found, Options("quick", 3), outcomes | more, [])
+    return ReproducedTable(paper, found, Options("quick", 3), outcomes | more, [])
 
 
 OURS, BASE, PART, ALONE = "DFP and AC (FedDPA)", "neither (DP-FedAvg)", "DFP", "training alone"

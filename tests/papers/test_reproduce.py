@@ -145,8 +145,8 @@ def test_every_rival_gets_as_many_tries(paper):
     """Of those whose threshold is free: what is fixed in its name cannot be tuned."""
     from types import SimpleNamespace
 
-    from sordino.papers.runs import Options, Study
-    from sordino.study.tuning import Ground, tune
+    from sordino.papers.table_runs import Options, Study
+    from sordino.study.tuning import TuningRuns, tune
 
     def results(wanted):
         nothing = {"mu": [0.0], "recipes": []}
@@ -155,7 +155,7 @@ def test_every_rival_gets_as_many_tries(paper):
 
     found = description.papers()[paper]
     study = Study(found, found.tables[found.main], Options("small", tune="paper"))
-    ground = Ground(lambda texts: [SimpleNamespace(key=text, method=text) for text in texts], results)
+    ground = TuningRuns(lambda texts: [SimpleNamespace(key=text, method=text) for text in texts], results)
     methods = [row.method for row in study.rows if row.method != "local" and "clip=" not in row.method]
     tried = {one.method: one.tries for one in tune(ground, methods, study._grid, study._own)}
     # One of three rates around the best one is the best one, which was tried before.
@@ -164,7 +164,7 @@ def test_every_rival_gets_as_many_tries(paper):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_try_of_a_papers_own_grid_can_be_made(paper):
-    from sordino.papers.runs import Options, Study
+    from sordino.papers.table_runs import Options, Study
     from sordino.study.tuning import _points
 
     found = description.papers()[paper]
@@ -175,21 +175,21 @@ def test_every_try_of_a_papers_own_grid_can_be_made(paper):
 
 
 def test_what_a_second_go_cannot_make_is_refused_before_the_first():
-    from sordino.study.tuning import Ground, tune
+    from sordino.study.tuning import TuningRuns, tune
 
     def cells(texts):
         if any("floor=1" in text for text in texts):
             raise UserError("The hyper-parameter floor cannot be 1")
         raise AssertionError("the first go has begun")
 
-    ground = Ground(cells, lambda _: {})
+    ground = TuningRuns(cells, lambda _: {})
     with pytest.raises(UserError, match="floor cannot be 1"):
         tune(ground, ["pac-dp"], {"rate": [0.1]}, lambda text: (text, {"floor": [0.5, 1]}))
 
 
 @pytest.mark.parametrize(("scale", "epochs"), [("quick", 4), ("paper", 6)])
 def test_the_fair_rival_of_feddpa_passes_over_the_records_as_often(scale, epochs):
-    from sordino.papers.runs import Options, Study
+    from sordino.papers.table_runs import Options, Study
 
     found = description.papers()["feddpa"]
     study = Study(found, found.tables["table-1"], Options(scale))
@@ -210,7 +210,7 @@ def test_every_table_of_feddpa_with_rivals_has_the_fair_one():
 def test_what_is_published_without_privacy_is_run_as_published():
     """AdaDP-CFL groups clients by angles as published, and by moments in `sound`, with privacy or without; FedAvg has
     nothing that differs."""
-    from sordino.papers.runs import Options, Study
+    from sordino.papers.table_runs import Options, Study
 
     found = description.papers()["adadp-cfl"]
     study = Study(found, found.tables["table-3"], Options("quick"))

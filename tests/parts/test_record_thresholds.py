@@ -18,7 +18,7 @@ from sordino.methods.bases import RecordClipped
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.parts.record_thresholds import Median, Percentile, Quantile, RecordThreshold
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import plan_records
+from sordino.privacy.budget.record_level_plan import plan_records
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Public

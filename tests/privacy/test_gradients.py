@@ -30,7 +30,7 @@ from sordino.privacy.accounting.sampled_gaussian import (
     rows_epsilon,
 )
 from sordino.privacy.budget.allowance import Allowance, Outlook
-from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
+from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
 from sordino.privacy.clipping import clipping_factors
 from sordino.privacy.gate import Gate, SampledGradients, SeparateGradients
 from sordino.privacy.gradients import PrivateRecords, validation_records

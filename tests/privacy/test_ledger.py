@@ -12,7 +12,7 @@ from sordino.federation.message import Each
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance, Noise
-from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
+from sordino.privacy.budget.record_level_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Ledger, Row, number_of_attempt
 from sordino.privacy.release import Average, Bare, Charge, Derived, Matrix, Number, Public, ReleaseError, Update

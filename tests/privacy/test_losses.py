@@ -18,7 +18,7 @@ from sordino.privacy.accounting.calibration import FINE, first_within
 from sordino.privacy.accounting.gaussian import delta_of, epsilon_of
 from sordino.privacy.accounting.loss_distribution import Sampled, compose
 from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon, record_attack_accuracy, record_epsilon
-from sordino.privacy.budget.record_plan import plan_records
+from sordino.privacy.budget.record_level_plan import plan_records
 
 CASES = [
     (((0.1, 1.5, 100),), 1e-5, 1e-4),

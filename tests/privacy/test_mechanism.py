@@ -18,7 +18,7 @@ from sordino.experiment.run import start
 from sordino.federation.message import Each
 from sordino.methods import find
 from sordino.privacy.budget.allowance import Allowance, Noise
-from sordino.privacy.budget.record_plan import plan_records
+from sordino.privacy.budget.record_level_plan import plan_records
 from sordino.privacy.gate import Gate, SampledGradients
 from sordino.privacy.integers import CLIENTS, RECORDS, Grid, GridError
 from sordino.privacy.ledger import Ledger

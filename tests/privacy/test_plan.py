@@ -15,8 +15,8 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.budget.allowance import Allowance, Noise
-from sordino.privacy.budget.client_plan import check_delta, default_delta, multiplier_for, plan
-from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.budget.client_level_plan import check_delta, default_delta, multiplier_for, plan
+from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.unit import Unit
 
 

@@ -12,19 +12,19 @@ from closed_forms import by_google, true_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.privacy.accounting import composition
-from sordino.privacy.accounting.composition import Run, dearest_epsilon, merge_recipes
+from sordino.privacy.accounting import across_runs
+from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.loss_distribution import Masses, compose
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
-from sordino.privacy.budget.record_plan import plan_records
+from sordino.privacy.budget.record_level_plan import plan_records
 
 DELTA = 1e-5
 
 
 def enveloped(runs: tuple[Run, ...], delta: float = DELTA) -> float:
     """The figure where combinations are taken to be too many."""
-    with mock.patch.object(composition, "MAX_COMBINATIONS", 1):
+    with mock.patch.object(across_runs, "MAX_COMBINATIONS", 1):
         return dearest_epsilon.__wrapped__(runs, delta)
 
 
@@ -90,7 +90,7 @@ def test_an_envelope_is_nowhere_below_its_recipes(grid: float) -> None:
     pairs = [compose(((rate, multiplier, 1),), 1e-8) for rate, multiplier in steps]
     widest = max(float(one.loss[-1]) for pair in pairs for one in pair)
     dearest = set()
-    for direction, masses in enumerate(composition._envelopes(pairs, widest, grid)):
+    for direction, masses in enumerate(across_runs._envelopes(pairs, widest, grid)):
         for place in range(masses.first - 3, -masses.first + 3):
             for epsilon in (place * grid, (place + 0.4) * grid):
                 deltas = [true_delta(rate, multiplier, epsilon, direction) for rate, multiplier in steps]
@@ -112,7 +112,7 @@ def test_an_envelope_is_nowhere_below_its_recipes(grid: float) -> None:
 def test_whatever_masses_lack_is_infinite_loss(deltas: list[float], opposite: list[float], grid: float) -> None:
     """Of curves that no pair of distributions has, too: rounding could make any."""
     above, below = np.array(deltas), np.array(opposite[: len(deltas)])
-    masses = composition._envelope(above, below, grid)
+    masses = across_runs._envelope(above, below, grid)
     assert masses.infinite + masses.mass.sum() >= 1
     for place, (delta, other) in enumerate(zip(above, below, strict=True)):
         assert delta_made(masses, grid, place * grid) >= delta
@@ -127,7 +127,7 @@ def test_without_sampling_the_dearest_gaussians_add_up(runs: list[list[float]]) 
     given = tuple(tuple(((1.0, 1 / mu, 1),) for mu in run) for run in runs)
     expected = epsilon_of(math.hypot(*(max(run) for run in runs)), DELTA)
     assert enveloped(given) == pytest.approx(expected, rel=1e-9)
-    for losses in composition._compose_envelopes(given, DELTA):
+    for losses in across_runs._compose_envelopes(given, DELTA):
         assert expected * (1 - 1e-12) <= losses.epsilon(DELTA) <= expected * 1.002
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_enveloped_adds_up() -> None:
     runs = (planned(2, 10, SIZES), planned(2, 30, SIZES))
     assert enveloped(runs, 1e-12) == added_up(runs, 1e-12)
     wide = ((((0.5, 0.05, 3),), ((0.4, 0.05, 3),)), runs[0])
-    assert composition._compose_envelopes(wide, DELTA) == [composition.UNBOUNDED]
+    assert across_runs._compose_envelopes(wide, DELTA) == [across_runs.UNBOUNDED]
     assert math.isfinite(added_up(wide))
     assert enveloped(wide) <= added_up(wide)
 

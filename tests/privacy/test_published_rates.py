@@ -18,11 +18,11 @@ from scipy.stats import binom
 from sordino.errors import UserError
 from sordino.experiment.budgeting import beyond_budgets
 from sordino.privacy.accounting.calibration import MIN_RATE_SHARE, record_multiplier
-from sordino.privacy.accounting.published_rates import fitted_rate, quick_multiplier
+from sordino.privacy.accounting.rpdp_fl_calibration import fitted_rate, quick_multiplier
 from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon, record_epsilon
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.client_plan import planned_epsilon
-from sordino.privacy.budget.record_plan import plan_records, plan_without_noise
+from sordino.privacy.budget.client_level_plan import planned_epsilon
+from sordino.privacy.budget.record_level_plan import plan_records, plan_without_noise
 
 DELTA, STEPS, LARGEST = 1e-4, 750, 10.0
 """Of the published setting on Heart Disease: 50 steps in each of 15 rounds."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import RecordNeeds
+from sordino.privacy.budget.record_level_plan import RecordNeeds
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import (
     Average,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.privacy.budget.client_plan import check_delta
+from sordino.privacy.budget.client_level_plan import check_delta
 from sordino.privacy.unit import NOT_PERSONS, Unit, protection
 
 PACKAGE = Path(__file__).resolve().parents[2] / "sordino"

@@ -21,7 +21,7 @@ from sordino.experiment.hyperparameters import called
 from sordino.report.html import charts
 from sordino.report.html import charts as scales
 from sordino.report.html.gather import _names, gather
-from sordino.report.html.words import differences, experiment_file
+from sordino.report.html.sentences import differences, experiment_file
 from sordino.store.store import Store
 from sordino.util.formatting import percent_up, round_up
 

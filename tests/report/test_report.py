@@ -16,8 +16,8 @@ from rich.progress import Progress
 
 from sordino.privacy.views import VIEWS
 from sordino.report.figures import curves
-from sordino.report.terminal.progress import Bars, Known, Line, fitting, line, watching
-from sordino.report.terminal.tables import comparison_table, epsilon_text, run_report
+from sordino.report.terminal.progress import Bars, Known, ProgressLine, fitting, line, watching
+from sordino.report.terminal.results import comparison_table, epsilon_text, run_report
 from sordino.report.wording import attack_words, percent, sentences_of
 from sordino.util.formatting import delta_text
 
@@ -65,7 +65,7 @@ def test_delta_is_rounded_up(delta: float, text: str) -> None:
 
 
 def test_so_much_noise_that_epsilon_is_zero_does_not_mean_that_nothing_left() -> None:
-    from sordino.report.html.words import protection
+    from sordino.report.html.sentences import protection
 
     summary = summary_of(epsilon=dict.fromkeys(VIEWS, 0.0))
     assert "One whole client is protected" in protection(SimpleNamespace(ledger=["a row"], summary=summary))
@@ -185,7 +185,7 @@ def test_rounds_of_a_blended_run_say_what_their_personal_models_are(capsys: pyte
 
 def test_what_stays_of_a_run_is_what_clients_predict_with() -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
-    display = Bars(Progress(Line(console), console=console))
+    display = Bars(Progress(ProgressLine(console), console=console))
     display.total(0, 2)
     tell = display.run("one", 10, {"personal": "blend"})
     tell(report(round=9))

@@ -17,7 +17,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.learning.network import Learner
-from sordino.simulator import choice, effort
+from sordino.simulator import choice, step_cost
 from sordino.tasks import Classification
 
 
@@ -63,9 +63,9 @@ def test_the_choice_does_not_depend_on_the_clock(
 
 def test_the_costs_of_a_step_by_hand() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
-    size = effort.Size.of(module, (2, 3), 5)
-    assert size == effort.Size(parameters=6 * 4 + 4 + 4 * 3 + 3, layers=3, numbers=6, batch=5)
-    cost = effort.Cost(step=1.0, layer=10.0, product=100.0, parameter=1000.0, number=10_000.0)
+    size = step_cost.Size.of(module, (2, 3), 5)
+    assert size == step_cost.Size(parameters=6 * 4 + 4 + 4 * 3 + 3, layers=3, numbers=6, batch=5)
+    cost = step_cost.Cost(step=1.0, layer=10.0, product=100.0, parameter=1000.0, number=10_000.0)
     each = 5 * (100 * 43 + 10_000 * 6) + 1000 * 43
     assert cost.seconds(size) == 31 + each
     assert cost.seconds(size, clients=10) == pytest.approx(3.1 + each)
@@ -77,25 +77,25 @@ def test_the_kind_of_network_and_optimizer_decides_what_steps_cost(tmp_path: Pat
     for module, is_chain in ((chain, True), (other, False)):
         for changes, is_plain in (({}, True), ({"momentum": 0.5}, False), ({"optimizer": "adam"}, False)):
             assert (
-                effort.ways(Learner(module, Classification.numbered(10)), replace(method, **changes))
-                is effort.WAYS[is_chain, is_plain]
+                step_cost.ways(Learner(module, Classification.numbered(10)), replace(method, **changes))
+                is step_cost.WAYS[is_chain, is_plain]
             )
 
 
 def test_stacked_clients_wait_for_the_largest() -> None:
     """Steps of 1, 1, 2 and 6 batches: in two stacks 1 + 1 + 6 + 6 of them, in one 4 * 6, where 10 are needed."""
     sizes = np.array([60, 5, 20, 10])
-    assert effort.padding(sizes, cohort=4, stacks=2, batch=10) == 1.4
-    assert effort.padding(sizes, cohort=4, stacks=1, batch=10) == 2.4
-    assert effort.padding(np.full(100, 20), cohort=10, stacks=2, batch=16) == 1.0
+    assert step_cost.padding(sizes, cohort=4, stacks=2, batch=10) == 1.4
+    assert step_cost.padding(sizes, cohort=4, stacks=1, batch=10) == 2.4
+    assert step_cost.padding(np.full(100, 20), cohort=10, stacks=2, batch=16) == 1.0
 
 
 def test_a_step_of_uneven_clients(tmp_path: Path) -> None:
     """Eight clients train in two stacks of four; 64 numbers and one layer of 650 parameters."""
     found = prepared(store=tmp_path, partition="dirichlet:0.1")
     seconds = choice.seconds_of_a_step(found.method, found.learner, found.data, 8)
-    waiting = effort.padding(found.data.train.sizes, 8, 2, 16)
-    size, ways = effort.Size(650, 1, 64, 16), effort.WAYS[True, True]
+    waiting = step_cost.padding(found.data.train.sizes, 8, 2, 16)
+    size, ways = step_cost.Size(650, 1, 64, 16), step_cost.WAYS[True, True]
     assert waiting > 1
     assert seconds == {"stacked": waiting * ways.stacked.seconds(size, 4), "one-by-one": ways.alone.seconds(size)}
 

@@ -22,7 +22,7 @@ from sordino.experiment.run import start
 from sordino.planning.advise import situation_of
 from sordino.privacy.clipping import CompiledSum
 from sordino.simulator import choice as compiling
-from sordino.simulator.effort import EAGER_LAYER, EAGER_OUTPUT, EAGER_PRODUCT, eager_seconds
+from sordino.simulator.step_cost import EAGER_LAYER, EAGER_OUTPUT, EAGER_PRODUCT, eager_seconds
 from sordino.store.store import Store
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from sordino.assembly import assemble
 from sordino.data import Dataset, load
 from sordino.deploy import accuracies
-from sordino.deploy.declared import Origin
+from sordino.deploy.declarations import Origin
 from sordino.deploy.protocol.carrier import Carrier
 from sordino.deploy.protocol.roster import Member, check_members
 from sordino.deploy.server.dry_run import try_script
@@ -44,7 +44,7 @@ from sordino.federation.transport import OutOfBudgetError
 from sordino.learning.network import Records
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
+from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.mechanism import MECHANISMS

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan, plan_records
+from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan, plan_records
 
 ProtectFrom = Literal["outsider", "server"]
 

@@ -5,16 +5,7 @@ noise covers it (`cover`) and what that costs every client that sends it (`charg
 ledger charges it, from the same object.
 """
 
-from sordino.privacy.release.base import (
-    PROMISED,
-    Bounded,
-    Charge,
-    Cover,
-    Public,
-    Release,
-    ReleaseError,
-    Releases,
-)
+from sordino.privacy.release.base import PROMISED, Bounded, Charge, Cover, Public, Release, ReleaseError, Releases
 from sordino.privacy.release.declaring import (
     all_releases,
     check_steps,

@@ -14,7 +14,7 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.federation.message import Each
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import RecordNeeds
+from sordino.privacy.budget.record_level_plan import RecordNeeds
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.sealed import Pool
 from sordino.privacy.unit import Unit

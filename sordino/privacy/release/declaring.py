@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sordino.privacy.budget.record_plan import RecordNeeds
+from sordino.privacy.budget.record_level_plan import RecordNeeds
 from sordino.privacy.release.base import Release, ReleaseError, Releases
 from sordino.privacy.unit import Unit
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sordino.federation.message import tensors
 from sordino.privacy.budget.allowance import Allowance
-from sordino.privacy.budget.record_plan import RecordNeeds
+from sordino.privacy.budget.record_level_plan import RecordNeeds
 from sordino.privacy.release.base import (
     Bounded,
     Charge,

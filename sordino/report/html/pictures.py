@@ -17,7 +17,7 @@ from sordino.report.figures import PANELS
 from sordino.report.html import charts
 from sordino.report.html.charts import Line
 from sordino.report.html.gather import ALONE, Group, RunContent
-from sordino.report.html.words import differences
+from sordino.report.html.sentences import differences
 from sordino.report.wording import epsilon_words
 
 MOST_COLUMNS = 120

@@ -10,7 +10,7 @@ import numpy as np
 from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS, View
-from sordino.report.html import pictures, render, words
+from sordino.report.html import pictures, render, sentences
 from sordino.report.html.gather import ALONE, Group, PageContent, RunContent, gather
 from sordino.report.wording import epsilon_words, method_name, percent, protects_nothing, sentences_of, with_full_stop
 from sordino.store.store import Store
@@ -44,8 +44,8 @@ def runs_page(names: list[str], store: Path) -> str:
 def _context(told: PageContent) -> dict[str, Any]:
     first = told.groups[0].first
     return {
-        "title": words.title(told),
-        "summary": words.summary(told),
+        "title": sentences.title(told),
+        "summary": sentences.summary(told),
         "tiles": _tiles(told) if len(told.groups) == 1 else [],
         "rows": [_figures(row) for row in told.comparison.rows],
         "alone_command": None
@@ -106,7 +106,7 @@ def _each(told: PageContent) -> dict[str, Any] | None:
         return None
     names, known = run.names(), [place for place, name in enumerate(METRICS) if name in TOLD]
     known = [place for place in known if not np.isnan(run.metrics[:, place]).all()]
-    gains = dict(words.differences(group))
+    gains = dict(sentences.differences(group))
     rows = []
     for client, figures in enumerate(run.metrics):
         gain = gains.get(names[client])
@@ -144,17 +144,17 @@ def _group(group: Group) -> dict[str, Any]:
     run = group.first
     return {
         "name": group.name,
-        "what": words.method_title(run.row.method),
+        "what": sentences.method_title(run.row.method),
         "run": run.row.run,
         "others": [other.row.run for other in group.runs[1:]],
-        "observers": words.observers(run),
-        "protected": words.protection(run),
+        "observers": sentences.observers(run),
+        "protected": sentences.protection(run),
         "epsilons": pictures.epsilons(run),
         "bounds": pictures.bounds(run),
         "shapes": [*pictures.clusters(run), *filter(None, [pictures.curve(run.curve())])],
-        "against": words.against_alone(group),
+        "against": sentences.against_alone(group),
         "ledger": _ledger(run),
-        "configuration": words.experiment_file(run),
+        "configuration": sentences.experiment_file(run),
         "identity": run.row.identity,
         "people": run.row.people.partition(" ")[0],
     }

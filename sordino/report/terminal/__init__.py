@@ -6,7 +6,7 @@ import codecs
 import io
 import sys
 
-__all__ = ["catalogue", "columns", "degrade", "details", "metrics", "progress", "tables"]
+__all__ = ["catalogue", "columns", "degrade", "details", "metrics", "progress", "results"]
 
 PLAIN = {"ε": "epsilon", "≤": "<=", "≥": ">=", "∞": "inf", "–": "-", "±": "+-", "…": "~", "━": "-", "•": "*"}
 """ASCII replacements for our characters beyond ASCII, and rich's; any other becomes a question mark."""

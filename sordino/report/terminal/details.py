@@ -15,10 +15,10 @@ from rich.text import Text
 from sordino.auditing.findings import SAID, SURE, Finding, Report, ViewReport
 from sordino.deploy.site.rules import RULES_CHANGED
 from sordino.planning.plan import PlanForRecords
-from sordino.privacy.budget.client_plan import Plan
+from sordino.privacy.budget.client_level_plan import Plan
 from sordino.privacy.unit import Unit
 from sordino.report.terminal.columns import Column, Fitting
-from sordino.report.terminal.tables import epsilon_text, views_table
+from sordino.report.terminal.results import epsilon_text, views_table
 from sordino.report.wording import bound_words, neighbour_words, percent
 from sordino.store.ledger_rows import Account
 from sordino.util.formatting import delta_text

@@ -19,7 +19,7 @@ from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from sordino.experiment.hyperparameters import called
-from sordino.report.terminal.tables import epsilon_text
+from sordino.report.terminal.results import epsilon_text
 from sordino.report.wording import percent
 from sordino.util.display import Display, Silent, Telling
 from sordino.util.formatting import finite_or_none
@@ -51,7 +51,7 @@ def watching(quiet: bool) -> Iterator[Display]:
     elif in_notebook():
         yield Notebook()
     elif console.is_terminal:
-        with Progress(Line(console), console=console, transient=True) as progress:
+        with Progress(ProgressLine(console), console=console, transient=True) as progress:
             yield Bars(progress)
     else:
         yield Lines(console)
@@ -110,7 +110,7 @@ class _Bar:
             self._progress.console.print(told, highlight=False)
 
 
-class Line(ProgressColumn):
+class ProgressLine(ProgressColumn):
     """Line of one run, which fits the terminal."""
 
     max_refresh = None

@@ -42,7 +42,7 @@ def show(
     from rich.console import Console
 
     from sordino.report.terminal.metrics import clients_table
-    from sordino.report.terminal.tables import run_report
+    from sordino.report.terminal.results import run_report
 
     console = Console(markup=False)
     console.print(

@@ -11,7 +11,7 @@ from sordino.methods import find
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.report.html.gather import Group, PageContent, RunContent
-from sordino.report.terminal.tables import OBSERVERS
+from sordino.report.terminal.results import OBSERVERS
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,

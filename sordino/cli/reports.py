@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.models import Run
 from sordino.cli.options import Json, StoreFolder
+from sordino.cli.trained import Run
 from sordino.experiment.defaults import DEFAULT_STORE
 
 

@@ -16,12 +16,12 @@ from sordino.data.sources import SOURCES, catalogue
 from sordino.errors import UserError
 from sordino.experiment.config import BUDGETS, Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
-from sordino.papers.description import Column, Keys, Measure, Paper, Row, Scale, Table, Variant
+from sordino.papers.description import Keys, Measure, Paper, PaperColumn, PaperRow, PaperTable, Scale, Variant
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
-from sordino.study.parallel import results_of
+from sordino.study.run_cells import results_of
 from sordino.study.sweep import Cell, Sweep, cells, contender, grid_of
-from sordino.study.tuning import Accuracy, Ground, Tuned, tune, with_settings
+from sordino.study.tuning import Accuracy, Tuned, TuningRuns, tune, with_settings
 from sordino.util.display import Display
 
 SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
@@ -54,7 +54,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """Outcome of one method in one column, in one variant."""
 
     values: list[float | None]
@@ -71,13 +71,13 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Done:
+class ReproducedTable:
     """Reproduced table."""
 
     paper: Paper
-    table: Table
+    table: PaperTable
     options: Options
-    outcomes: dict[tuple[str, str, Variant], Outcome]
+    outcomes: dict[tuple[str, str, Variant], CellOutcome]
     """Outcomes by row, column and variant."""
     tuned: list[Tuned]
 
@@ -85,7 +85,7 @@ class Done:
 class Study:
     """Runs of one table at one scale."""
 
-    def __init__(self, paper: Paper, table: Table, options: Options) -> None:
+    def __init__(self, paper: Paper, table: PaperTable, options: Options) -> None:
         self.paper, self.table, self.options = paper, table, options
         self.rows, self.columns = table.taken(options.scale)
         whole = options.tune == "paper"
@@ -104,14 +104,14 @@ class Study:
         wanted = [self._wanted(self._methods(column), seeds, [column]) for column in self.columns]
         return len({cell.key for of_column in wanted for cell in of_column.values()})
 
-    def base(self, column: Column, variant: Variant, at: Keys | None = None) -> Experiment:
+    def base(self, column: PaperColumn, variant: Variant, at: Keys | None = None) -> Experiment:
         """Setting that a column starts from, or the one `at` a point of it."""
         sources = self.paper.sources(self.table.setting_of(column), self.options.scale)
         place: Keys = {"store": self.options.store, "data_dir": self.options.data_dir, "variant": variant}
         names = [contender(row.method)[0] for row in self.rows]
         return Experiment.make(*sources, place, {"set": at or {}}, methods=names)
 
-    def make(self, display: Display) -> Done:
+    def make(self, display: Display) -> ReproducedTable:
         """Make all runs that the store does not have yet, and read the table off them."""
         absent = self.missing_data()
         if absent:
@@ -122,11 +122,13 @@ class Study:
         tuned = self._tuned(display) if self._grid else {}
         reported = range(self.options.seed_count)
         outcomes = self._outcomes(tuned, reported, display)
-        return Done(self.paper, self.table, self.options, outcomes, [one for found in tuned.values() for one in found])
+        return ReproducedTable(
+            self.paper, self.table, self.options, outcomes, [one for found in tuned.values() for one in found]
+        )
 
     def _outcomes(
         self, tuned: Mapping[str, list[Tuned]], seeds: Sequence[int], display: Display
-    ) -> dict[tuple[str, str, Variant], Outcome]:
+    ) -> dict[tuple[str, str, Variant], CellOutcome]:
         wanted: dict[tuple[str, str, Variant, int], Cell] = {}
         methods: dict[tuple[str, str], str] = {}
         for column in self.columns:
@@ -139,7 +141,7 @@ class Study:
         store = Store(self.options.store, must_exist=True)
         with contextlib.closing(store):
             curves = {key: store.curve(summary.run) for key, summary in found.items()}
-        outcomes: dict[tuple[str, str, Variant], Outcome] = {}
+        outcomes: dict[tuple[str, str, Variant], CellOutcome] = {}
         columns = {column.name: column for column in self.columns}
         for row, name, variant in dict.fromkeys(key[:3] for key in wanted):
             keys = [wanted[row, name, variant, seed].key for seed in seeds]
@@ -152,18 +154,18 @@ class Study:
         made = results_of(different, display, self.options.jobs, different[0].experiment)
         return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
 
-    def _methods(self, column: Column) -> dict[str, str]:
+    def _methods(self, column: PaperColumn) -> dict[str, str]:
         """Method of each row in a column, as `compare` takes it."""
         return {row.name: self._method(row, column) for row in self.rows}
 
-    def _method(self, row: Row, column: Column) -> str:
+    def _method(self, row: PaperRow, column: PaperColumn) -> str:
         if row.times_epochs == 1:
             return row.method
         (cell,) = cells(self.base(column, "sound"), [row.method], {}, [0])
         return with_settings(row.method, {"epochs": row.times_epochs * cell.experiment.build_method().epochs})
 
     def _wanted(
-        self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[Column]
+        self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[PaperColumn]
     ) -> dict[tuple[str, str, Variant, int], Cell]:
         """Cells by row, column, variant and seed."""
         wanted: dict[tuple[str, str, Variant, int], Cell] = {}
@@ -185,7 +187,7 @@ class Study:
         return wanted
 
     def _cells(
-        self, column: Column, variant: Variant, keys: Keys, methods: list[str], seeds: Sequence[int]
+        self, column: PaperColumn, variant: Variant, keys: Keys, methods: list[str], seeds: Sequence[int]
     ) -> list[Cell]:
         """Cells of some methods in one column, on the same ground."""
         made: list[Cell] = []
@@ -210,9 +212,9 @@ class Study:
             chosen[name] = tune(ground, methods, self._grid, self._own if self._own_grids else None)
         return chosen
 
-    def _ground(self, column: Column, seed: int, display: Display) -> Ground:
+    def _ground(self, column: PaperColumn, seed: int, display: Display) -> TuningRuns:
         """Ground for tuning in a column, on one seed."""
-        return Ground(
+        return TuningRuns(
             cells=lambda texts: self._cells(column, "sound", column.keys("sound"), texts, [seed]),
             run=lambda wanted: self._run(wanted, display),
             by=accuracy_of(self.table.measured(column)),
@@ -231,11 +233,11 @@ class Study:
         return with_settings(name, {key: value for key, value in settings.items() if key not in grid}), grid
 
     def _outcome(
-        self, column: Column, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
-    ) -> Outcome:
+        self, column: PaperColumn, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
+    ) -> CellOutcome:
         epsilons = [summary.epsilon[self.paper.view] for summary in found]
         known = [value for value in epsilons if value is not None]
-        return Outcome(
+        return CellOutcome(
             values=[self._value(column, one, curve) for one, curve in zip(found, curves, strict=True)],
             epsilon=max(known) if len(known) == len(epsilons) else None,
             delta=found[0].delta,
@@ -246,7 +248,7 @@ class Study:
             curves=curves,
         )
 
-    def _value(self, column: Column, summary: Summary, curve: list[dict[str, Any]]) -> float | None:
+    def _value(self, column: PaperColumn, summary: Summary, curve: list[dict[str, Any]]) -> float | None:
         measure = self.table.measured(column)
         if measure == "seconds":
             return float(np.median([point["seconds"] for point in curve]))
@@ -265,7 +267,7 @@ class Study:
         value = summary.accuracy[measure]
         return None if value is None else 100 * value
 
-    def _scaled(self, number: int, column: Column, rounds: int) -> int:
+    def _scaled(self, number: int, column: PaperColumn, rounds: int) -> int:
         """Round of the published setting at this scale, as the same share of all rounds."""
         sources = self.paper.sources(self.table.setting_of(column), "paper")
         published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)

@@ -14,7 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.accounting.loss_distribution import MAX_EXPONENT, ROUNDOFF, Losses, Masses, compose, compose_masses
+from sordino.privacy.accounting.loss_distribution import (
+    MAX_EXPONENT,
+    ROUNDOFF,
+    Losses,
+    Masses,
+    compose,
+    compose_masses,
+)
 from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
 
 MAX_COMBINATIONS = 64

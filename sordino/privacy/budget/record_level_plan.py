@@ -12,7 +12,7 @@ import numpy as np
 from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
-from sordino.privacy.accounting.published_rates import fitted_rate, quick_multiplier
+from sordino.privacy.accounting.rpdp_fl_calibration import fitted_rate, quick_multiplier
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 
 Varied = Literal["noise", "sampling", "fitted"]
