@@ -357,6 +357,19 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "deploy/site/status.py",
+        "tests/deploy/test_witness.py",
+        [
+            (
+                "a restored folder states an epsilon",
+                "rules.max_delta) if unwitnessed is None else math.inf",
+                "rules.max_delta)",
+            ),
+            ("status: the witness is not looked at", "        witness.check(ledger)", "        pass"),
+            ("status: rows and head of different instants", "ledger, ledger.snapshot():", "ledger:"),
+        ],
+    ),
+    (
         "deploy/site/freshness.py",
         "tests/deploy/test_freshness.py tests/deploy/test_witness.py",
         [
