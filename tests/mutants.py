@@ -323,11 +323,28 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("one witness is enough", "return len(self.others) if named is None else named", "return 1"),
             (
                 "outlet: only some errors stay at the site",
-                "        except BaseException:\n            self.log",
-                "        except ValueError:\n            self.log",
+                "        except BaseException as error:\n            if signals",
+                "        except ValueError as error:\n            if signals",
             ),
+            ("outlet: a step stops its site", "if signals and isinstance(error,", "if isinstance(error,"),
+            ("owners cannot stop a site", "if signals and isinstance(error, KeyboardInterrupt):", "if False:"),
             ("outlet: errors are not logged", '            self.log(f"{what}:', '            id(f"{what}:'),
         ],
+    ),
+    (
+        "deploy/site/site.py",
+        "tests/deploy/test_failing_sites.py",
+        [("a step ends its site", "except FAILURES:", "except Exception:")],
+    ),
+    (
+        "errors.py",
+        "tests/cli/test_wrong_inputs.py",
+        [("own code ends the program", "FAILURES = (Exception, SystemExit, GeneratorExit)", "FAILURES = (Exception,)")],
+    ),
+    (
+        "cli/__init__.py",
+        "tests/cli/test_wrong_inputs.py",
+        [("own hooks end the program", "except SystemExit as error:", "except ZeroDivisionError as error:")],
     ),
     (
         "deploy/site/site.py",
@@ -1540,6 +1557,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py "
         "tests/experiment/test_resume.py tests/deploy/test_run_state.py",
         [
+            (
+                "a script ends the program",
+                "except (SystemExit, GeneratorExit) as error:",
+                "except ZeroDivisionError as error:",
+            ),
             ("server: a resumed run begins its mean anew", "else restored.averaged", "else None"),
             ("lasting: a script that has ended is run again", "and self._run_state.restored.over:", "and False:"),
             ("server: sites are asked again after a kill", "self._run_state.saves_every_round or", ""),
@@ -2085,15 +2107,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/test_failing_steps.py tests/simulator/test_workers.py",
         [
             ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),
+            ("outlet: own steps may blame the machine", "MACHINE if not self._own else ()", "MACHINE"),
+            ("outlet: failures of the machine are the clients'", "MACHINE if not self._own else ()", "()"),
+            ("outlet: a step may pass for Ctrl-C", "and (signals or not self._own)", ""),
+            ("outlet: Ctrl-C is a step's failure", "and (signals or not self._own)", "and not self._own"),
+            ("outlet: a step ends the program", " or not isinstance(error, Exception):", ":"),
             (
-                "outlet: own steps may blame the machine",
-                "(KeyboardInterrupt,) if own else",
-                "(KeyboardInterrupt,) if False else",
-            ),
-            (
-                "outlet: failures of the machine are the clients'",
-                "(KeyboardInterrupt, *MACHINE)",
-                "()",
+                "outlet: evaluation fails unseen",
+                'with self._note_failure("Evaluation"):\n            return self._workers.m',
+                "if True:\n            return self._workers.m",
             ),
         ],
     ),

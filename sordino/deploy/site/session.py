@@ -39,6 +39,7 @@ from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Public, Releases, due, same_turns
 from sordino.util.files import rotate
+from sordino.util.processes import note_signals
 
 LOG = "site.log"
 MISMATCH = "misfit"
@@ -89,11 +90,13 @@ class SiteContext:
 
         Nobody else learns of the error: whether a step fails depends on the records.
         """
+        signals: list[int] = []
         try:
-            yield
-        except KeyboardInterrupt:  # the owner stops the site
-            raise
-        except BaseException:
+            with note_signals(signals):
+                yield
+        except BaseException as error:
+            if signals and isinstance(error, KeyboardInterrupt):  # the owner stops the site
+                raise
             self.log(f"{what}:\n{traceback.format_exc()}")
 
     def log(self, text: str) -> None:

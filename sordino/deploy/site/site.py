@@ -32,7 +32,7 @@ from sordino.deploy.site.rules import (
 from sordino.deploy.site.session import SiteContext
 from sordino.deploy.site.witness import Witness, WitnessError, lock_site
 from sordino.deploy.site.work import answer_open, answer_work
-from sordino.errors import UserError, unknown, writing
+from sordino.errors import FAILURES, UserError, unknown, writing
 from sordino.methods import names
 from sordino.privacy.ledger import FIRST_LINK
 from sordino.util.files import write_whole
@@ -193,7 +193,7 @@ class Site:
             return self._refuse("closed", error)
         except DatabaseError as error:
             return self._refuse("disk", error)
-        except Exception:  # the text of an error may reveal the data, so it goes into the log only
+        except FAILURES:  # the text of an error may reveal the data, so it goes into the log only
             return self._refuse("failed", traceback.format_exc())
 
     def _refuse(self, code: str, detail: object, **more: Any) -> bytes:
