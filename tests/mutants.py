@@ -350,6 +350,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/site/site.py",
         "tests/deploy/test_witness.py tests/deploy/test_rules.py",
         [
+            ("nobody asks whose the records are", "        witness.check_records()", "        pass"),
+            ("witnesses know no records", "context.private, fingerprint_records(file))", "context.private)"),
             ("replies leave before the witness", "if ledger.head() != self._witnessed:", "if False:"),
             ("a change of rules is not in the ledger", "            ledger.append(changed)", "            pass"),
             ("a change of rules is not told", "notices = [RULES_CHANGED] if", "notices = [] if"),
@@ -361,6 +363,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("a folder behind its witness opens", "elif ledger.link(seen.position) != seen.link:", "elif False:"),
             ("a lost witness is not told", "if ledger.is_witnessed():", "if False:"),
+            ("a ledger beside another's records", 'if _load(path)["records"] == self.records:', "if False:"),
             (
                 "any witness is believed",
                 "if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):",

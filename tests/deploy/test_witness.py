@@ -300,6 +300,53 @@ def test_a_site_restored_to_before_it_opened_a_sum_does_not_open(tmp_path: Path)
             made.reopen(0)
 
 
+@pytest.fixture
+def pair(after_a_run: tuple[Federation, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of site 0, whose records have paid, and a new site with the records of site 1; and their witnesses."""
+    made, _ = after_a_run
+    shutil.copytree(made.folders[0], tmp_path / "site-0")
+    (tmp_path / "witness").mkdir()
+    shutil.copy(made.witness(0), tmp_path / "witness")
+    fresh = tmp_path / "site-new"
+    fresh.mkdir()
+    shutil.copy(made.folders[1] / "data.npz", fresh / "data.npz")
+    Site.create(fresh, "new", Path("data.npz"), witness=Path("..", "witness"), **SITE_LIMITS)
+    return tmp_path / "site-0", fresh
+
+
+def test_a_ledger_is_not_used_with_records_that_another_has_paid_for(pair: tuple[Path, Path]) -> None:
+    paid, fresh = pair
+    Site.open(fresh).close()
+    shutil.copy(fresh / "site.db", paid / "site.db")
+    with pytest.raises(
+        UserError, match=r"another site's, whose witness is .*Put the site.db and the records"
+    ):
+        Site.open(paid)
+    with SiteLedger(paid) as ledger:
+        assert "data" not in [entry.kind for entry in ledger.entries()], "nothing is written before"
+
+
+def test_a_site_does_not_open_with_records_that_another_has_paid_for(pair: tuple[Path, Path]) -> None:
+    paid, fresh = pair
+    other = (fresh / "data.npz").read_bytes()
+    shutil.copy(paid / "data.npz", fresh / "data.npz")
+    with pytest.raises(UserError, match="another site's"):
+        Site.open(fresh)
+    witness_of(paid).write_bytes(b"[]")  # one that says nothing
+    Site.open(fresh).close()
+    (fresh / "data.npz").write_bytes(other)
+    Site.open(fresh).close()
+
+
+def test_records_may_change(pair: tuple[Path, Path]) -> None:
+    _, fresh = pair
+    with np.load(fresh / "data.npz") as found:
+        np.savez(fresh / "data.npz", **{name: np.concatenate([found[name], found[name][:1]]) for name in found})
+    Site.open(fresh).close()
+    with SiteLedger(fresh) as ledger:
+        assert [entry.kind for entry in ledger.entries()].count("data") == 1
+
+
 # ---- what an owner accepts
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sordino.data.tables import Table
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
-from sordino.deploy.site.data import keyed_fingerprint, read_records
+from sordino.deploy.site.data import fingerprint_records, keyed_fingerprint, read_records
 from sordino.deploy.site.end import answer_end, remove_leftovers
 from sordino.deploy.site.enrol import answer_enrol, answer_hello
 from sordino.deploy.site.freshness import answer_note
@@ -94,7 +94,9 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
             content["rules"] = SitePolicy(made, None).digest(secret)
         begin = Entry("begin", content)
         # The witness first: if it cannot be written, no site has been created.
-        Witness.of(folder, made, private).write(Head(1, chain_link(FIRST_LINK, begin.to_json())))
+        Witness.of(folder, made, private, fingerprint_records(file)).write(
+            Head(1, chain_link(FIRST_LINK, begin.to_json()))
+        )
         SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
         write_whole(folder / FILE, rules_toml(made))
     return keys.public_identity(private)
@@ -141,7 +143,7 @@ class Site:
             file = read_records(folder, policy.rules)
             with SiteLedger(folder) as ledger:
                 context = SiteContext(folder, policy, file, ledger.fact("identity"), ledger.fact("secret"))
-                witness = Witness.of(folder, policy.rules, context.private)
+                witness = Witness.of(folder, policy.rules, context.private, fingerprint_records(file))
                 notices = _check_ledger(context, ledger, witness)
                 remove_leftovers(folder, ledger)
             return cls(context, witness, notices, held.pop_all())
@@ -215,6 +217,8 @@ def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) ->
     now = {"data": keyed_fingerprint(context.file, context.secret), "rules": context.policy.digest(context.secret)}
     noted = {kind: last_noted(entries, kind) for kind in now}
     changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
+    if noted["data"] not in (None, now["data"]):
+        witness.check_records()
     if changed:
         with ledger.transaction():
             ledger.append(changed)
