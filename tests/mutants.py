@@ -377,6 +377,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "flower/trial.py",
+        "tests/flower/test_commands.py",
+        [("nobody hears why a site ended", "tell(_explain_end(folder, code))", "pass")],
+    ),
+    (
         "deploy/site/status.py",
         "tests/deploy/test_witness.py",
         [

@@ -318,9 +318,7 @@ def test_a_ledger_is_not_used_with_records_that_another_has_paid_for(pair: tuple
     paid, fresh = pair
     Site.open(fresh).close()
     shutil.copy(fresh / "site.db", paid / "site.db")
-    with pytest.raises(
-        UserError, match=r"another site's, whose witness is .*Put the site.db and the records"
-    ):
+    with pytest.raises(UserError, match=r"another site's, whose witness is .*Put the site.db and the records"):
         Site.open(paid)
     with SiteLedger(paid) as ledger:
         assert "data" not in [entry.kind for entry in ledger.entries()], "nothing is written before"
