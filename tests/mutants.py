@@ -2068,7 +2068,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: steps may leave things lying about",
-                "        with self._surroundings.unchanged(question.step):",
+                '        with self.unchanged(f"step {question.step}"):',
                 "        if True:",
             ),
             (
@@ -2107,6 +2107,58 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "outlet: only errors that scripts should catch are fatal",
                 "        except BaseException as error:\n            self.failure",
                 "        except UserWarning as error:\n            self.failure",
+            ),
+        ],
+    ),
+    (
+        "simulator/engine.py",
+        "tests/test_purity.py",
+        [
+            (
+                "outlet: evaluation may leave things lying about",
+                'if work.evaluate:\n                with self.clients.unchanged("evaluation"):',
+                "if work.evaluate:\n                if True:",
+            ),
+            (
+                "outlet: evaluation of one model may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n                return',
+                "if True:\n                return",
+            ),
+            (
+                "outlet: evaluation of own models may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n                found',
+                "if True:\n                found",
+            ),
+            (
+                "outlet: metrics may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n                said',
+                "if True:\n                said",
+            ),
+        ],
+    ),
+    (
+        "federation/blending.py",
+        "tests/test_purity.py",
+        [("outlet: blending may leave things lying about", 'with self._clients.unchanged("blending"):', "if True:")],
+    ),
+    (
+        "federation/purity.py",
+        "tests/test_purity.py",
+        [("outlet: a network goes on with what it has seen", "if self._refusal is not None:", "if False:")],
+    ),
+    (
+        "deploy/site/session.py",
+        "tests/deploy/test_failing_sites.py",
+        [
+            (
+                "outlet: a site's metrics may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n            said',
+                "if True:\n            said",
+            ),
+            (
+                "outlet: a site's evaluation may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n            found',
+                "if True:\n            found",
             ),
         ],
     ),

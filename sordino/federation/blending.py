@@ -115,6 +115,10 @@ class Blending:
 
     def mixtures(self) -> Mixtures:
         """Train, judge, weigh and mix."""
+        with self._clients.unchanged("blending"):
+            return self._mixtures()
+
+    def _mixtures(self) -> Mixtures:
         said = [torch.zeros(len(MEMBERS), len(mine), self._clients.data.classes) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):

@@ -3,8 +3,9 @@
 In a simulation a method's clients and its script run in one process. Clients have a copy of the method and of the
 network, so that nothing which a step writes there reaches the script. What it writes there, into a class or a module
 would still reach the next client: after every step the method, the network, and the classes and modules in which the
-user wrote them, must be as they were. A random generator that lives there counts too: how much a client has drawn from
-it shows in what the next one draws.
+user wrote them, must be as they were. So must they after clients' models are evaluated or blended: a network could
+remember test records then, or a model that no noise covers, for the next client's step. A random generator that lives
+there counts too: how much a client has drawn from it shows in what the next one draws.
 
 This finds mistakes. Code that is meant to get round it can: files, other modules and what they hold (numpy's and
 Python's global generators among it), the garbage collector. Not looked into are objects of Sordino's own classes,
@@ -70,31 +71,42 @@ class Surroundings:
     """A method and a network, and the classes and modules in which a user wrote them, which steps must not change."""
 
     def __init__(self, method: Method, learner: Learner, example: Tensor) -> None:
-        """A user's network is run once, on an `example` that is nobody's, so that what it makes once, like a table of
-        positions, is there before the first client comes."""
+        """A user's network is run once for training and once for evaluation, on an `example` that is nobody's, so that
+        what it makes once, like a table of positions, is there before the first client comes."""
         self._method, self._learner = method, learner
+        self._refusal: str | None = None
         self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
         layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
         written = [kind for kind in layers if _root(kind) not in NETWORKS and kind not in self._classes]
         if written:
+            mode = learner.module.training
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                learner.module(example)
+                for training in (False, True):
+                    learner.module.train(training)
+                    learner.module(example)
+            learner.module.train(mode)
         self._classes += written
         names = dict.fromkeys([kind.__module__ for kind in self._classes] + _hooked(learner.written))
         self._modules = [sys.modules[name] for name in names if name in sys.modules]
 
     @contextlib.contextmanager
-    def unchanged(self, step: str) -> Iterator[None]:
-        """Refuse a step that changes any of it."""
+    def unchanged(self, what: str) -> Iterator[None]:
+        """Refuse `what` runs in the block at clients, such as "step local", if it changes any of it.
+
+        What was left behind stays: nothing is run with it any more, also where the refusal is caught.
+        """
+        if self._refusal is not None:
+            raise UserError(self._refusal)
         before = self._seen()
         yield
         after = self._seen()
         changed = [name for name in {**before, **after} if before.get(name, Same(before)) != after.get(name)]
         if changed:
-            raise UserError(
-                f"The step {step} changed {changed[0]}, by which others would learn of its client's records past the "
-                "gate: let a step return what it sends and keeps, and change nothing that outlives it."
+            self._refusal = (
+                f"The {what} changed {changed[0]}, by which others would learn of its client's records past the gate: "
+                "let a step return what it sends and keeps, and let neither it nor a network change what outlives it."
             )
+            raise UserError(self._refusal)
 
     def _seen(self) -> dict[str, Any]:
         """Snapshots of everything that a step must not change, by name."""

@@ -118,6 +118,38 @@ def test_whatever_a_step_raises_stays_at_the_site(error: BaseException, tmp_path
         assert made.run(fault).rounds_done == 1
 
 
+class Untidy:
+    """An execution in which one function changes the method, as a user's network could."""
+
+    def __init__(self, of: Any, name: str) -> None:
+        self._of, self._name = of, name
+
+    def __getattr__(self, name: str) -> Any:
+        def run(clients: Any, *arguments: Any) -> Any:
+            if name == self._name:
+                object.__setattr__(clients.method, "clip", 2.0)
+            return getattr(self._of, name)(clients, *arguments)
+
+        return run
+
+
+@pytest.mark.parametrize("name", ["judged", "outputs"])
+def test_what_an_evaluation_leaves_behind_is_not_worked_with(name: str, tmp_path: Path) -> None:
+    with federation(tmp_path, personal="own") as made:
+
+        def fault(node: int, request: bytes, answer: Callable[[], bytes]) -> Any:
+            if node == 0 and kind(request) == "work":
+                (session,) = made.sites[0].context.sessions.values()
+                if not isinstance(session.clients.execution, Untidy):
+                    session.clients.execution = Untidy(session.clients.execution, name)  # type: ignore[assignment]
+            return answer()
+
+        assert made.run(fault).rounds_done == 2
+        log = (made.folders[0] / "site.log").read_text()
+        assert "The evaluation changed self.clip" in log
+        assert ("local of round 2 failed on these records and contributes noise alone" in log) == (name == "judged")
+
+
 def test_an_owner_can_stop_a_site_in_a_step(tmp_path: Path) -> None:
     with federation(tmp_path, rounds=1) as made:
         context = made.sites[0].context

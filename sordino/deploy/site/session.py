@@ -283,7 +283,8 @@ class Session:
         if models is None:
             return np.full(len(METRICS), np.nan)
         rows = models.detach().reshape(1, -1)
-        said = self.clients.execution.outputs(self.clients, rows, self.clients.data.test, [self.number])
+        with self.clients.unchanged("evaluation"):
+            said = self.clients.execution.outputs(self.clients, rows, self.clients.data.test, [self.number])
         sums = evaluated(self.clients.data, [self.number], said)
         return np.asarray(metrics_of(sums, self.clients.data.meaning.positive)[0])
 
@@ -292,7 +293,8 @@ class Session:
         if models is None:
             return None
         rows = models.detach().reshape(1, -1)
-        found = float(self.clients.execution.judged(self.clients, rows, [self.number])[0, 0])
+        with self.clients.unchanged("evaluation"):
+            found = float(self.clients.execution.judged(self.clients, rows, [self.number])[0, 0])
         return found if math.isfinite(found) else None
 
 
