@@ -48,6 +48,11 @@ MACHINE = (WorkerError, OSError, MemoryError)
 """Errors that the machine may have caused: resuming the run may succeed."""
 
 
+FAILURES = (Exception, SystemExit, GeneratorExit)
+"""Errors with which code of the user's own fails: `sys.exit(0)` in it must not end the program as if all were well.
+Ctrl-C is none of them."""
+
+
 class Stopped(KeyboardInterrupt):
     """Ctrl-C during a run: one sentence that says how to resume it."""
 

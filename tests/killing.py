@@ -11,6 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sordino.api import resume, run
+from sordino.federation.rounds import RoundReport
+from sordino.store.store import Store
+
 
 def trace(store: Path, name: str) -> dict[str, Any]:
     """Everything that a run leaves behind, without its name and how long it took."""
@@ -44,6 +50,18 @@ def killed(action: Callable[[], object]) -> bool:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+def stopped(store: Path, after: int, name: str | None = None, **keys: Any) -> str:
+    """Name of a run with `keys` that was stopped after so many rounds, or of the run `name` that was stopped again."""
+
+    def stop(report: RoundReport) -> None:
+        if report.round + 1 == after:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=store, watch=stop, **keys) if name is None else resume(name, store, watch=stop)
+    return Store(store).all()[0].run
 
 
 def die_at(owner: Any, name: str, call: int, when: str) -> None:

@@ -323,16 +323,35 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("one witness is enough", "return len(self.others) if named is None else named", "return 1"),
             (
                 "outlet: only some errors stay at the site",
-                "        except BaseException:\n            self.log",
-                "        except ValueError:\n            self.log",
+                "        except BaseException as error:\n            if signals",
+                "        except ValueError as error:\n            if signals",
             ),
+            ("outlet: a step stops its site", "if signals and isinstance(error,", "if isinstance(error,"),
+            ("owners cannot stop a site", "if signals and isinstance(error, KeyboardInterrupt):", "if False:"),
             ("outlet: errors are not logged", '            self.log(f"{what}:', '            id(f"{what}:'),
         ],
     ),
     (
         "deploy/site/site.py",
+        "tests/deploy/test_failing_sites.py",
+        [("a step ends its site", "except FAILURES:", "except Exception:")],
+    ),
+    (
+        "errors.py",
+        "tests/cli/test_wrong_inputs.py",
+        [("own code ends the program", "FAILURES = (Exception, SystemExit, GeneratorExit)", "FAILURES = (Exception,)")],
+    ),
+    (
+        "cli/__init__.py",
+        "tests/cli/test_wrong_inputs.py",
+        [("own hooks end the program", "except SystemExit as error:", "except ZeroDivisionError as error:")],
+    ),
+    (
+        "deploy/site/site.py",
         "tests/deploy/test_witness.py tests/deploy/test_rules.py",
         [
+            ("nobody asks whose the records are", "        witness.check_records()", "        pass"),
+            ("witnesses know no records", "context.private, fingerprint_records(file))", "context.private)"),
             ("replies leave before the witness", "if ledger.head() != self._witnessed:", "if False:"),
             ("a change of rules is not in the ledger", "            ledger.append(changed)", "            pass"),
             ("a change of rules is not told", "notices = [RULES_CHANGED] if", "notices = [] if"),
@@ -344,6 +363,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("a folder behind its witness opens", "elif ledger.link(seen.position) != seen.link:", "elif False:"),
             ("a lost witness is not told", "if ledger.is_witnessed():", "if False:"),
+            ("a ledger beside another's records", 'if _load(path)["records"] == self.records:', "if False:"),
             (
                 "any witness is believed",
                 "if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):",
@@ -354,6 +374,24 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("an accepted backup has a budget", "if isinstance(doubt, OlderThanWitnessError):", "if False:"),
             ("nobody confirms what is accepted", "if policy.roster is None:", "if False:"),
             ("open runs are forgiven", 'run["state"] == "open" and run["run"] in unlimited', "False"),
+        ],
+    ),
+    (
+        "flower/trial.py",
+        "tests/flower/test_commands.py",
+        [("nobody hears why a site ended", "tell(_explain_end(folder, code))", "pass")],
+    ),
+    (
+        "deploy/site/status.py",
+        "tests/deploy/test_witness.py",
+        [
+            (
+                "a restored folder states an epsilon",
+                "rules.max_delta) if unwitnessed is None else math.inf",
+                "rules.max_delta)",
+            ),
+            ("status: the witness is not looked at", "        witness.check(ledger)", "        pass"),
+            ("status: rows and head of different instants", "ledger, ledger.snapshot():", "ledger:"),
         ],
     ),
     (
@@ -1565,6 +1603,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py "
         "tests/experiment/test_resume.py tests/deploy/test_run_state.py",
         [
+            (
+                "a script ends the program",
+                "except (SystemExit, GeneratorExit) as error:",
+                "except ZeroDivisionError as error:",
+            ),
             ("server: a resumed run begins its mean anew", "else restored.averaged", "else None"),
             ("lasting: a script that has ended is run again", "and self._run_state.restored.over:", "and False:"),
             ("server: sites are asked again after a kill", "self._run_state.saves_every_round or", ""),
@@ -2080,7 +2123,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: steps may leave things lying about",
-                "        with self._surroundings.unchanged(question.step):",
+                '        with self.unchanged(f"step {question.step}"):',
                 "        if True:",
             ),
             (
@@ -2123,19 +2166,71 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "simulator/engine.py",
+        "tests/test_purity.py",
+        [
+            (
+                "outlet: evaluation may leave things lying about",
+                'if work.evaluate:\n                with self.clients.unchanged("evaluation"):',
+                "if work.evaluate:\n                if True:",
+            ),
+            (
+                "outlet: evaluation of one model may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n                return',
+                "if True:\n                return",
+            ),
+            (
+                "outlet: evaluation of own models may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n                found',
+                "if True:\n                found",
+            ),
+            (
+                "outlet: metrics may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n                said',
+                "if True:\n                said",
+            ),
+        ],
+    ),
+    (
+        "federation/blending.py",
+        "tests/test_purity.py",
+        [("outlet: blending may leave things lying about", 'with self._clients.unchanged("blending"):', "if True:")],
+    ),
+    (
+        "federation/purity.py",
+        "tests/test_purity.py",
+        [("outlet: a network goes on with what it has seen", "if self._refusal is not None:", "if False:")],
+    ),
+    (
+        "deploy/site/session.py",
+        "tests/deploy/test_failing_sites.py",
+        [
+            (
+                "outlet: a site's metrics may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n            said',
+                "if True:\n            said",
+            ),
+            (
+                "outlet: a site's evaluation may leave things lying about",
+                'with self.clients.unchanged("evaluation"):\n            found',
+                "if True:\n            found",
+            ),
+        ],
+    ),
+    (
         "simulator/local_transport.py",
         "tests/test_failing_steps.py tests/simulator/test_workers.py",
         [
             ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),
+            ("outlet: own steps may blame the machine", "MACHINE if not self._own else ()", "MACHINE"),
+            ("outlet: failures of the machine are the clients'", "MACHINE if not self._own else ()", "()"),
+            ("outlet: a step may pass for Ctrl-C", "and (signals or not self._own)", ""),
+            ("outlet: Ctrl-C is a step's failure", "and (signals or not self._own)", "and not self._own"),
+            ("outlet: a step ends the program", " or not isinstance(error, Exception):", ":"),
             (
-                "outlet: own steps may blame the machine",
-                "(KeyboardInterrupt,) if own else",
-                "(KeyboardInterrupt,) if False else",
-            ),
-            (
-                "outlet: failures of the machine are the clients'",
-                "(KeyboardInterrupt, *MACHINE)",
-                "()",
+                "outlet: evaluation fails unseen",
+                'with self._note_failure("Evaluation"):\n            return self._workers.m',
+                "if True:\n            return self._workers.m",
             ),
         ],
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sordino.errors import UserError
+from sordino.errors import Stopped, UserError
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import carry_on, register
+from sordino.federation.execution import Alone
 from sordino.method import Method, Result
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.gradients import PrivateRecords
@@ -239,6 +241,82 @@ def test_what_fails_on_protected_records_cannot_be_caught(tmp_path: Path, monkey
 
     monkeypatch.setattr(PrivateRecords, "_sum", broken)
     assert failed(Swallowing(), tmp_path, partition="iid", records=300)[0].state == "failed"
+
+
+class HaltError(BaseException):
+    """An error that is no `Exception`."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, HaltError])
+@pytest.mark.parametrize("method", [Failing(), InAThread()], ids=["script", "thread"])
+def test_a_step_that_ends_the_program_has_failed(
+    method: Method, error: Any, workers: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Failing, "error", error)
+    row, _ = failed(method, tmp_path, UserError, workers=workers)
+    assert (row.state, row.failed) == ("failed", f"local failed at a client in round 2 ({error.__name__})")
+
+
+class Interrupted(Failing):
+    """Ctrl-C reaches the program while its step runs."""
+
+    @sends(lambda self: {"update": Update(clip=self.clip)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        if message["round"] == 1 and FAILS["step"]:
+            signal.raise_signal(signal.SIGINT)
+        return Result(send={"update": 0 * message["global"]}, keep={"model": message["global"]})
+
+
+def test_ctrl_c_in_a_step_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, store, run = prepared_run(Interrupted(), tmp_path)
+    with pytest.raises(Stopped, match="takes the run up"):
+        carry_on(prepared, store, run)
+    row = store.get(run)
+    assert (row.state, row.failed) == ("stopped", None)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setitem(FAILS, "step", False)
+    assert carry_on(prepared, store, run).rounds_done == 3
+
+
+class Leaving(Failing):
+    """Its script ends the program in the second round."""
+
+    def round(self, fed: Any, server: Any, t: int) -> None:
+        if t == 1:
+            raise self.error(0)
+        super().round(fed, server, t)
+
+    def pictures(self, state: Any, folder: Path) -> None:
+        raise self.error(0)
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
+def test_a_script_that_ends_the_program_has_failed(error: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Failing, "error", error)
+    monkeypatch.setitem(FAILS, "step", False)
+    prepared, store, run = prepared_run(Leaving(), tmp_path)
+    with pytest.raises(
+        UserError, match=rf"The script Leaving\.run raised {error.__name__}\(0\) before its run was over"
+    ):
+        carry_on(prepared, store, run)
+    assert store.get(run).summary is None
+    monkeypatch.setattr(Leaving, "round", Failing.round)
+    done = carry_on(prepared, store, run)
+    assert f"The method's pictures could not be drawn: {error.__name__}: 0." in done.notes
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, BrokenError])
+def test_an_evaluation_that_ends_the_program_has_failed(
+    error: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise error(7)
+
+    monkeypatch.setattr(Alone, "outputs", broken)
+    monkeypatch.setitem(FAILS, "step", False)
+    row, _ = failed(Failing(), tmp_path, BrokenError if error is BrokenError else UserError)
+    assert (row.state, row.failed) == ("failed", f"Evaluation failed at a client ({error.__name__})")
 
 
 class Moody(Failing):

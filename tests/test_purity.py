@@ -19,13 +19,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from sordino.simulator.simulation import Simulation
 from torch import Tensor, nn
 
+from sordino.assembly import gate_of, simulate
 from sordino.errors import UserError
+from sordino.experiment.prepare import Prepared
+from sordino.federation.blending import instructions
+from sordino.federation.client import Question
 from sordino.method import Method, Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.release import Update, sends
 from sordino.testing.case import Case, OneRound
+from sordino.util.processes import single_threaded
 
 SEEN: dict[str, Any] = {}
 """Findings of a method, for tests to look at."""
@@ -462,6 +468,51 @@ def hooked(shape: tuple[int, ...], classes: int) -> nn.Module:
 def test_what_a_network_remembers_ends_the_run(network: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"The step local changed .*past the gate"):
         OneRound(Case(DPFedAvg(), tmp_path).prepared(model=f"{__name__}:{network}", engine="one-by-one"), tmp_path)
+
+
+class WhenEvaluated(Net):
+    """Remembers what it is evaluated on, once a test wants it to."""
+
+    def remember(self, x: Tensor) -> None:
+        if not torch.is_grad_enabled() and SEEN.get("evaluation"):
+            LIST.append(x)
+
+
+EVALUATIONS: dict[str, Callable[[Simulation, Prepared], Any]] = {
+    "accuracies": lambda clients, prepared: clients.accuracies([0, 1], prepared.initial),
+    "own accuracies": lambda clients, prepared: clients.accuracies([0, 1], None),
+    "metrics": lambda clients, prepared: clients.metrics([0, 1], prepared.initial),
+    "blending": lambda clients, prepared: clients.blend(
+        [0, 1],
+        instructions(
+            prepared.method, prepared.schedule, prepared.allowance, np.array([9] * 10), prepared.initial, None
+        ),
+    ),
+    "round": lambda clients, prepared: clients.ask(
+        Question(9, 1, "local", {"global": prepared.initial, "clip": torch.tensor([0.5])}, [0, 1]), True, lambda: None
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("what", EVALUATIONS)
+def test_what_a_network_remembers_of_an_evaluation_ends_the_run(
+    what: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network could add it to the next client's gradients."""
+    keys = {"model": f"{__name__}:WhenEvaluated", "engine": engine, "personal": "blend", "clients": 10}
+    prepared = Case(Plain(), tmp_path).prepared(**keys)
+    evaluate = EVALUATIONS[what]
+    with single_threaded(), simulate(prepared, gate_of(prepared), tmp_path) as clients:
+        EVALUATIONS["round"](clients, prepared)  # pure, and then each has a model
+        evaluate(clients, prepared)
+        monkeypatch.setitem(SEEN, "evaluation", True)
+        with pytest.raises(UserError, match=rf"The (evaluation|blending) changed {__name__}.LIST, .*past the gate"):
+            evaluate(clients, prepared)
+        monkeypatch.delitem(SEEN, "evaluation")
+        with pytest.raises(UserError, match="past the gate"):
+            evaluate(clients, prepared)
+    LIST.clear()
 
 
 @pytest.mark.parametrize("engine", ["one-by-one", "stacked"])

@@ -130,6 +130,8 @@ def _run_command() -> NoReturn:
         _end(str(stop))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except SystemExit as error:  # no command ends so
+        _refuse(f"Code of your own ended the program (SystemExit: {error}): let it raise an error that says why.")
     except BrokenPipeError:
         raise
     except OSError as error:

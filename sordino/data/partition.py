@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.errors import UserError, unknown
+from sordino.errors import FAILURES, UserError, unknown
 from sordino.tasks import Task
 from sordino.util.import_by_name import find, user_code_error
 
@@ -95,7 +95,7 @@ def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.ran
         dealt = np.asarray(partition.function(labels.copy(), clients, rng))
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise user_code_error(f"The partition {name!r} fails", error) from error
     if dealt.shape != labels.shape or not np.issubdtype(dealt.dtype, np.integer):
         raise UserError(

@@ -89,6 +89,17 @@ class CheckedDatabase:
                     self._connection.execute("rollback")
                 raise
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read everything in the block as it was at one instant, while another process may be writing."""
+        with self.report_errors():
+            self._connection.execute("begin")
+            try:
+                yield
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
+
     def _commit(self) -> None:
         self._connection.execute("commit")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sordino.errors import UserError, pydantic_message, quoted, unknown
+from sordino.errors import FAILURES, UserError, pydantic_message, quoted, unknown
 from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
 from sordino.parts.record_thresholds import RecordThreshold
@@ -111,7 +111,7 @@ def make_method(
     made = {owner: _converted(find(owner), chosen) for owner, chosen in by_owner.items()}
     try:
         done = find(method)(variant=variant, privacy=privacy, **made[method])
-    except Exception as error:
+    except FAILURES as error:
         if not is_dotted(method):
             raise
         raise user_code_error(f"The method {method!r} cannot be made", error) from error

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sordino.assembly import assemble, gate_of, simulate
-from sordino.errors import Stopped, UserError, WorkerError
+from sordino.errors import FAILURES, Stopped, UserError, WorkerError
 from sordino.experiment import blends
 from sordino.experiment.blends import Blends
 from sordino.experiment.config import Experiment
@@ -181,7 +181,7 @@ class _Session:
             with self._explain_failure():
                 server.run_script(prepared.initial)
                 ending = server.end()
-            return self._finish(transport, run_files, ending)
+                return self._finish(transport, run_files, ending)
 
     def _finish(self, transport: HostingTransport, run_files: RunFiles, ending: Ending) -> Summary:
         """Evaluate and store the models of a run whose script has ended, and sum the run up."""
@@ -265,7 +265,7 @@ def _draw(prepared: Prepared, ending: Ending, folder: Path) -> list[str]:
         return []
     except OSError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         return [f"The method's pictures could not be drawn: {type(error).__name__}: {error}."]
     return []
 

@@ -137,6 +137,10 @@ class Blending:
 
     def mixtures(self) -> Mixtures:
         """Train the members, evaluate them on held-out records, and weight and mix them."""
+        with self._clients.unchanged("blending"):
+            return self._mixtures()
+
+    def _mixtures(self) -> Mixtures:
         said = [torch.zeros(len(MEMBERS), len(mine), self._task.width) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -143,7 +144,7 @@ class Clients:
         public = self._public(question, me)
         before = self._versions(question.message)
         self.gate.source.take_drawn()  # of a question that failed
-        with self._surroundings.unchanged(question.step):
+        with self.unchanged(f"step {question.step}"):
             done = self.execution.run(self, question, me, public)
             if self._versions(question.message) != before:
                 raise UserError(
@@ -161,6 +162,10 @@ class Clients:
         self._check_keeping(question.step, bool(done.kept))
         kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
         return Outcome(passed, kept, done.start, self._drawn(question, passed))
+
+    def unchanged(self, what: str) -> AbstractContextManager[None]:
+        """Refuse `what` runs in the block if it changes the method, the network, or where the user wrote them."""
+        return self._surroundings.unchanged(what)
 
     def absent(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
         """Return a null contribution with all of its noise, for clients whose step failed; their memory stays as it is.

@@ -2,8 +2,10 @@
 
 In a simulation a method's clients and its script run in one process. Clients have a copy of the method and of the
 network, so that what a step writes there does not reach the script. It would still reach the next client. So after
-every step the method, the network, and the classes and modules in which the user wrote them must be unchanged. This
-includes random generators: what one client draws would show in what the next one draws.
+every step the method, the network, and the classes and modules in which the user wrote them must be unchanged. They
+must be unchanged too after clients' models are evaluated or blended: a network could remember test records then, or a
+model without noise, for the next client's step. This includes random generators: what one client draws would show in
+what the next one draws.
 
 This finds mistakes. Code that wants to evade it can: through files, other modules and what they hold (numpy's and
 Python's global generators among it), or the garbage collector. Not compared are objects of Sordino's own classes, the
@@ -70,31 +72,43 @@ class Surroundings:
     """A method and a network, and the classes and modules in which a user wrote them, which steps must not change."""
 
     def __init__(self, method: Method, learner: Learner, example: Tensor) -> None:
-        """Run a user's network once on an `example`, which belongs to nobody: what it computes once, such as a table of
-        positions, exists before the first client's step."""
+        """Run a user's network once for training and once for evaluation on an `example`, which belongs to nobody: what
+        it computes once, such as a table of positions, exists before the first client's step."""
         self._method, self._learner = method, learner
+        self._refusal: str | None = None
         self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
         layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
         written = [kind for kind in layers if _root(kind) not in NETWORKS and kind not in self._classes]
         if written:
+            mode = learner.module.training
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                learner.module(example)
+                for training in (False, True):
+                    learner.module.train(training)
+                    learner.module(example)
+            learner.module.train(mode)
         self._classes += written
         names = dict.fromkeys([kind.__module__ for kind in self._classes] + _modules_of_hooks(learner.written))
         self._modules = [sys.modules[name] for name in names if name in sys.modules]
 
     @contextlib.contextmanager
-    def unchanged(self, step: str) -> Iterator[None]:
-        """Refuse a step that changes any of them."""
+    def unchanged(self, what: str) -> Iterator[None]:
+        """Refuse `what` runs in the block at clients, such as "step local", if it changes any of them.
+
+        What was left behind stays: nothing is run with it any more, also where the refusal is caught.
+        """
+        if self._refusal is not None:
+            raise UserError(self._refusal)
         before = self._seen()
         yield
         after = self._seen()
         changed = [name for name in {**before, **after} if before.get(name, Same(before)) != after.get(name)]
         if changed:
-            raise UserError(
-                f"The step {step} changed {changed[0]}, through which others could learn of its client's records past "
-                "the gate: let a step return what it sends and keeps, and change nothing that outlives it."
+            self._refusal = (
+                f"The {what} changed {changed[0]}, through which others could learn of its client's records past the "
+                "gate: let a step return what it sends and keeps, and let neither it nor a network change anything "
+                "that outlives it."
             )
+            raise UserError(self._refusal)
 
     def _seen(self) -> dict[str, Any]:
         """Snapshots of everything that a step must not change, by name."""

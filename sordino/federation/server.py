@@ -248,7 +248,14 @@ class Server:
         if self._run_state.restored is not None and self._run_state.restored.over:
             self.state()
         else:
-            self._method.run(self, model)
+            try:
+                self._method.run(self, model)
+            except (SystemExit, GeneratorExit) as error:  # the program would end as if the run were over
+                name, what = type(self._method).__name__, type(error).__name__
+                raise UserError(
+                    f"The script {name}.run raised {what}({error}) before its run was over: let it return when it is "
+                    "done, and raise an error that says what is wrong."
+                ) from error
 
     def end(self) -> Ending:
         """Result of a script that has come to its end; a failure at clients is raised again here, even if the script

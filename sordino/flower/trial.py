@@ -38,8 +38,15 @@ from sordino.util.files import keep_rotating, rotate, write_output_to
 STOP_SECONDS = 5.0
 QUICK_POLL = 0.5
 """Longest pause between two requests of an idle site that shares its machine with the server, in seconds."""
+WATCH_SECONDS = 0.2
+"""Seconds from one look at the sites' processes to the next."""
 SERVER = "server"
 JOIN_LOG = "join.log"
+STAMP = "%Y-%m-%d %H:%M:%S "
+"""Time in front of each sentence of a site's log."""
+LAST_BYTES = 4096
+"""Number of bytes at the end of a site's log in which its last line is looked for."""
+Tell = Callable[[str], None]
 
 
 class SiteProcesses:
@@ -75,12 +82,37 @@ class SiteProcesses:
         self._reap(0)
         os.close(self._lifeline[1])
 
-    def _reap(self, options: int) -> None:
+    @contextlib.contextmanager
+    def report_ended(self, tell: Tell) -> Iterator[None]:
+        """Tell at once of sites that end during the block, with their own reason: a site may refuse to open."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(WATCH_SECONDS):
+                for folder, code in self._reap(os.WNOHANG):
+                    if code:
+                        tell(_explain_end(folder, code))
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watching.join()
+
+    def _reap(self, options: int) -> list[tuple[Path, int]]:
+        """Folders and exit codes of the sites whose processes have ended; `options` are those of `os.waitpid`."""
+        ended = []
         for process in list(self.processes):
+            code = 0
             with contextlib.suppress(ChildProcessError):
-                if os.waitpid(process, options)[0] == 0:
+                found, status = os.waitpid(process, options)
+                if found == 0:
                     continue
-            del self.processes[process]
+                code = os.waitstatus_to_exitcode(status)
+            ended.append((self.processes.pop(process), code))
+        return ended
 
     def _run_site(self, folder: Path) -> NoReturn:
         """Run the site in `folder`, in a forked process that exits with it."""
@@ -116,8 +148,16 @@ class SiteProcesses:
             os._exit(code)
 
 
+@dataclass(frozen=True)
+class Processes:
+    """Running processes of a trial."""
+
+    carrier: FlowerCarrier
+    sites: SiteProcesses
+
+
 @contextlib.contextmanager
-def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) -> Iterator[FlowerCarrier]:
+def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) -> Iterator[Processes]:
     """Run a server and the processes of its sites until the end of the block.
 
     Args:
@@ -133,7 +173,7 @@ def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) 
     sites = SiteProcesses(folders, ServerAddress(f"127.0.0.1:{port}", server / keys.AUTHORITY))
     try:
         with serving.serve(server, ("127.0.0.1", port), node_keys, max_answer_bytes, sites.start) as carrier:
-            yield carrier
+            yield Processes(carrier, sites)
     finally:
         sites.stop()
         shutil.rmtree(server / "home", ignore_errors=True)
@@ -152,19 +192,32 @@ def _exit_with_parent(lifeline: int) -> None:
 
 
 def _say(sentence: str) -> None:
-    os.write(2, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n".encode())
+    os.write(2, f"{time.strftime(STAMP)}{sentence}\n".encode())
+
+
+def _explain_end(folder: Path, code: int) -> str:
+    """Sentence on why the process of the site in `folder` has ended with an exit code."""
+    if code < 0:
+        return f"The process of {folder.name} was killed by the signal {signal.Signals(-code).name}."
+    with (folder / JOIN_LOG).open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_BYTES))
+        last = log.read().decode(errors="replace").rstrip().rpartition("\n")[2]
+    with contextlib.suppress(ValueError):  # a traceback has no time in front
+        size = len(time.strftime(STAMP))
+        time.strptime(last[:size], STAMP)
+        last = last[size:]
+    return f"{folder.name} does not take part: {last}"
 
 
 TRIALS = "trials"
 ROSTER = "roster.toml"
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Trial:
     """A server and its sites, all running; no question has been asked yet."""
 
-    carrier: FlowerCarrier
+    processes: Processes
     store: Store
     folders: Sequence[Path]
     rounds: int
@@ -172,7 +225,8 @@ class Trial:
 
     def run(self, watch: Watch, tell: Tell) -> Summary:
         """Run the trial; its summary includes the accuracies at its sites."""
-        result = self.begin(watch, tell)
+        with self.processes.sites.report_ended(tell):
+            result = self.begin(watch, tell)
         return add_accuracies(result, self.folders)
 
 
@@ -199,11 +253,11 @@ def open_trial(experiment: Experiment, sites: int, folder: Path) -> Iterator[Tri
     def begin(watch: Watch, tell: Tell) -> Summary:
         nonlocal begun
         begun = True
-        return coordinator.start(deployed, members, carrier, store, watch, tell, origin=read_origin(where))
+        return coordinator.start(deployed, members, running.carrier, store, watch, tell, origin=read_origin(where))
 
     try:
-        with run_processes(where, folders, terms_of(deployed).largest_answer) as carrier:
-            yield Trial(carrier, store, folders, deployed.rounds, begin)
+        with run_processes(where, folders, terms_of(deployed).largest_answer) as running:
+            yield Trial(running, store, folders, deployed.rounds, begin)
     finally:
         if not begun:  # no run will need these sites and their copies of the data
             shutil.rmtree(where, ignore_errors=True)
@@ -220,13 +274,13 @@ def resume_trial(run: str, folder: Path) -> Iterator[Trial]:
     named = [where / member.name for member in read_roster(where / ROSTER)]
     folders = [path for path in named if (path / RULES).is_file()]  # a trial can continue without a lost site
     max_answer_bytes = terms_of(coordinator.deployed_experiment(run, store)).largest_answer
-    with run_processes(where, folders, max_answer_bytes) as carrier:
+    with run_processes(where, folders, max_answer_bytes) as running:
         yield Trial(
-            carrier,
+            running,
             store,
             folders,
             row.rounds,
-            lambda watch, tell: coordinator.resume(run, carrier, store, watch, tell),
+            lambda watch, tell: coordinator.resume(run, running.carrier, store, watch, tell),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from sordino.errors import UserError, unknown
+from sordino.errors import FAILURES, UserError, unknown
 from sordino.models.checks import check, try_out
 from sordino.models.tokens import declare_tokens
 from sordino.util.import_by_name import current_directory_importable, find, user_code_error
@@ -72,5 +72,5 @@ def _call(name: str, target: Callable[..., Any], offered: dict[str, Any], option
         return target(**arguments)
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise user_code_error(f"The model {name!r} cannot be made", error) from error

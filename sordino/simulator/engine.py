@@ -62,10 +62,11 @@ class Engine:
         if outcome.kept:
             self.memory.write(who, work.targets, outcome.kept)
             if work.evaluate:
-                if outcome.kept.get("model") is not None:
-                    accuracies[:, (0, 2)] = self._judged(outcome.kept["model"].detach(), who)
-                if outcome.start is not None:
-                    accuracies[:, 1] = self._accuracies(outcome.start.detach(), who)
+                with self.clients.unchanged("evaluation"):
+                    if outcome.kept.get("model") is not None:
+                        accuracies[:, (0, 2)] = self._judged(outcome.kept["model"].detach(), who)
+                    if outcome.start is not None:
+                        accuracies[:, 1] = self._accuracies(outcome.start.detach(), who)
         passed = outcome.passed
         values = {name: rows.cpu() for name, rows in passed.values.items()}
         return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept), outcome.drawn)
@@ -87,12 +88,14 @@ class Engine:
             who = np.asarray(clients)
             held = np.stack([test.starts[who], test.sizes[who]], axis=1)
             _, first, back = np.unique(held, axis=0, return_index=True, return_inverse=True)  # some share all records
-            return self._accuracies(model.to(device).unsqueeze(0), who[first].tolist())[back.reshape(-1)]
+            with self.clients.unchanged("evaluation"):
+                return self._accuracies(model.to(device).unsqueeze(0), who[first].tolist())[back.reshape(-1)]
         found = np.full(len(clients), np.nan)
         taken = np.flatnonzero(self.memory.participations[clients])
         if len(taken):
             mine = [clients[int(place)] for place in taken]
-            found[taken] = self._accuracies(self.memory.states(mine)["model"].to(device), mine)
+            with self.clients.unchanged("evaluation"):
+                found[taken] = self._accuracies(self.memory.states(mine)["model"].to(device), mine)
         return found
 
     def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
@@ -110,7 +113,8 @@ class Engine:
             places = there[begin : begin + width]
             mine = [clients[int(place)] for place in places]
             rows = self.memory.states(mine)["model"] if model is None else model.expand(len(mine), -1)
-            said = self.clients.execution.outputs(self.clients, rows.to(self.clients.device), data.test, mine)
+            with self.clients.unchanged("evaluation"):
+                said = self.clients.execution.outputs(self.clients, rows.to(self.clients.device), data.test, mine)
             sums = sums_on_test_records(data, mine, said)
             found[places] = task.figures(sums)
             total += sums.sum(axis=0)

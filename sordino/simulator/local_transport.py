@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from sordino.learning.metrics import Reached
 from sordino.simulator.engine import Work
 from sordino.simulator.memory import Memory
 from sordino.simulator.workers import Workers
+from sordino.util.processes import note_signals
 
 
 class Simulation:
@@ -30,11 +32,11 @@ class Simulation:
             failed: Called with a sentence (without the error's own words) when a step fails at a client, before
                 anybody can react to it.
             own: Whether the run uses code of the user's own. Then a lack of files or memory counts as such a failure
-                too: nobody knows whether the step or the machine is to blame.
+                too: nobody knows whether the step or the machine is to blame. So does a `KeyboardInterrupt` that no
+                signal has caused.
         """
-        self._workers, self._failed = workers, failed
+        self._workers, self._failed, self._own = workers, failed, own
         self.engine = workers.engine
-        self._excused = (KeyboardInterrupt,) if own else (KeyboardInterrupt, *MACHINE)
 
     @property
     def clients(self) -> int:
@@ -49,16 +51,8 @@ class Simulation:
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         charge()
         targets = self.memory.targets(question.clients)
-        try:
+        with self._note_failure(question.step, f" in round {question.round + 1}"):
             answer = self._workers.work(Work(question, targets, evaluate))
-        except self._excused:
-            raise
-        except BaseException as error:
-            what = type(error).__name__
-            self._failed(f"{question.step} failed at a client in round {question.round + 1} ({what})")
-            if isinstance(error, OSError | MemoryError):  # else whoever catches it would blame the store's folder
-                raise UserError(f"The step {question.step} failed at a client ({what}: {error}).") from error
-            raise
         if answer.kept:  # a question that leaves nothing behind does not count as taking part
             self.memory.advance(question.clients, targets)
         return answer
@@ -68,15 +62,37 @@ class Simulation:
         return {name: states[name] for name in names}
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        return self._workers.accuracies(clients, model)
+        with self._note_failure("Evaluation"):
+            return self._workers.accuracies(clients, model)
 
     def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
         """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
-        return self._workers.metrics(clients, model)
+        with self._note_failure("Evaluation"):
+            return self._workers.metrics(clients, model)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
         """Blended predictors of the clients, one row each; `message` holds the server's models."""
-        return self._workers.blend(clients, message)
+        with self._note_failure("Blending"):
+            return self._workers.blend(clients, message)
+
+    @contextlib.contextmanager
+    def _note_failure(self, what: str, when: str = "") -> Iterator[None]:
+        """Store that `what` failed at a client, unless the machine or whoever stops the run is to blame."""
+        signals: list[int] = []
+        try:
+            with note_signals(signals):
+                yield
+        except BaseException as error:
+            excused = MACHINE if not self._own else ()
+            if isinstance(error, excused) or (isinstance(error, KeyboardInterrupt) and (signals or not self._own)):
+                raise
+            failed, kind = f"{what} failed at a client{when}", type(error).__name__
+            self._failed(f"{failed} ({kind})")
+            # Whoever catches the former would blame the store's folder; the latter would end the program, or be taken
+            # for Ctrl-C.
+            if isinstance(error, OSError | MemoryError) or not isinstance(error, Exception):
+                raise UserError(f"{failed} ({kind}: {error}).") from error
+            raise
 
     def pieces(self) -> list[list[int]]:
         """All clients, those with most records first, in pieces whose models fit into memory. They depend on the

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sordino.errors import UserError, unknown
+from sordino.errors import FAILURES, UserError, unknown
 
 
 def is_dotted(name: str) -> bool:
@@ -66,5 +66,5 @@ def _import(where: str) -> ModuleType:
             f"There is no module {error.name!r} (looking for {where!r}) in the current directory or among "
             "the installed packages."
         ) from error
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         raise user_code_error(f"The module {where!r} cannot be imported", error) from error

@@ -10,8 +10,10 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from typing import NoReturn, TypeVar, cast
+from types import FrameType
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 
@@ -26,6 +28,31 @@ class TrialError(Exception):
 
 class HungError(TrialError):
     """A child process gave no answer in time: another thread may have held a lock when it was forked."""
+
+
+@contextlib.contextmanager
+def note_signals(noted: list[int]) -> Iterator[None]:
+    """Append to `noted` the signals (Ctrl-C, SIGTERM) that arrive in the block, then call their handlers.
+
+    Whoever catches a `KeyboardInterrupt` so knows whether the terminal sent it, or the code in the block raised it.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no handler runs in another thread
+        yield
+        return
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        handlers[number](number, frame)
+
+    try:
+        for number in handlers:
+            signal.signal(number, note)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def in_child(action: Callable[[], Found], seconds: float) -> Found:

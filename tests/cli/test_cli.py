@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from helpers import COMMAND, QUICK, QUICK_KEYS, command, process, refused
 
 from sordino.experiment.config import Experiment
@@ -47,7 +48,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Experiment:
 
     def stop(experiment: Experiment) -> None:
         seen.append(experiment)
-        raise SystemExit(0)
+        raise typer.Exit(0)
 
     monkeypatch.setattr("sordino.experiment.prepare.prepare", stop)
     assert command("run", *arguments).code == 0

@@ -27,6 +27,34 @@ def broken(labels, clients, rng):
 def fractions(labels, clients, rng):
     return rng.random(len(labels))
 """
+ENDING = """
+import sys
+from dataclasses import dataclass
+from torch import nn
+from sordino.methods.dp_fedavg import DPFedAvg
+
+def split(labels, clients, rng):
+    sys.exit(0)
+
+class Net(nn.Linear):
+    def __init__(self, shape, classes):
+        sys.exit(0)
+
+class Forward(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(64, classes)
+    def forward(self, x):
+        sys.exit(0)
+
+@dataclass(frozen=True)
+class M(DPFedAvg):
+    def __post_init__(self):
+        sys.exit(0)
+
+class Hook(DPFedAvg):
+    def check_data(self, people):
+        sys.exit(0)
+"""
 FILES = {
     ("own", "a.csv"): "x,sex,label\n1,m,0\n2,f,1\n",
     ("bare", "a.csv"): "x,label\n",
@@ -152,6 +180,11 @@ WRONG: list[tuple[str, int, str]] = [
     ("run --partition=splits:beyond --clients=4", 2, "client numbers from 0 to 4: they must lie between 0 and 3"),
     ("run --partition=splits:broken --clients=4", 2, "The partition 'splits:broken' fails: ZeroDivisionError"),
     ("run --partition=splits:fractions --clients=4", 2, "gives float64"),
+    ("run --partition=ending:split --clients=4", 2, "The partition 'ending:split' fails: SystemExit: 0"),
+    ("run --model=ending:Net", 2, "The model 'ending:Net' cannot be made: SystemExit: 0"),
+    ("run --model=ending:Forward", 2, "SystemExit: 0"),
+    ("run --method=ending:M", 2, "The method 'ending:M' cannot be made: SystemExit: 0"),
+    ("run --method=ending:Hook", 2, "Code of your own ended the program (SystemExit: 0)"),
     ("run --method=local --budget-over-runs=0", 2, "budget_over_runs cannot be 0.0"),
     ("run --method=fedavg --budget-over-runs=5", 2, "take a method that adds noise"),
     ("run --privacy=none --epsilon=3", 2, 'privacy = "none" adds no noise'),
@@ -279,7 +312,7 @@ def test_a_wrong_input_is_told_in_one_sentence(
     line: str, code: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, text in (MODULES | {"splits": SPLITS}).items():
+    for name, text in (MODULES | {"splits": SPLITS, "ending": ENDING}).items():
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
     for (folder, name), text in FILES.items():

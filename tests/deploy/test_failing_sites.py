@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from sordino.deploy.protocol import wire
 from sordino.deploy.site.ledger import SiteLedger
+from sordino.deploy.site.session import Session
 from sordino.deploy.site.status import status
 from sordino.privacy.gradients import BlankRecords
 from sordino.privacy.sealed import open_sealed
@@ -107,11 +109,66 @@ def test_a_failing_site_sends_an_ordinary_message_and_pays(case: str, tmp_path: 
             assert not any(b"label" in reply for _, _, reply in seen.of("work"))
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), MemoryError(), GeneratorExit()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), MemoryError(), GeneratorExit(), KeyboardInterrupt()], ids=lambda one: type(one).__name__
+)
 def test_whatever_a_step_raises_stays_at_the_site(error: BaseException, tmp_path: Path) -> None:
     with federation(tmp_path, rounds=1) as made:
         _, fault = blinding(made, error)
         assert made.run(fault).rounds_done == 1
+
+
+class Untidy:
+    """An execution in which one function changes the method, as a user's network could."""
+
+    def __init__(self, of: Any, name: str) -> None:
+        self._of, self._name = of, name
+
+    def __getattr__(self, name: str) -> Any:
+        def run(clients: Any, *arguments: Any) -> Any:
+            if name == self._name:
+                object.__setattr__(clients.method, "clip", 2.0)
+            return getattr(self._of, name)(clients, *arguments)
+
+        return run
+
+
+@pytest.mark.parametrize("name", ["judged", "outputs"])
+def test_what_an_evaluation_leaves_behind_is_not_worked_with(name: str, tmp_path: Path) -> None:
+    with federation(tmp_path, personal="own") as made:
+
+        def fault(node: int, request: bytes, answer: Callable[[], bytes]) -> Any:
+            if node == 0 and kind(request) == "work":
+                (session,) = made.sites[0].context.sessions.values()
+                if not isinstance(session.clients.execution, Untidy):
+                    session.clients.execution = Untidy(session.clients.execution, name)  # type: ignore[assignment]
+            return answer()
+
+        assert made.run(fault).rounds_done == 2
+        log = (made.folders[0] / "site.log").read_text()
+        assert "The evaluation changed self.clip" in log
+        assert ("local of round 2 failed on these records and contributes noise alone" in log) == (name == "judged")
+
+
+def test_an_owner_can_stop_a_site_in_a_step(tmp_path: Path) -> None:
+    with federation(tmp_path, rounds=1) as made:
+        context = made.sites[0].context
+        with pytest.raises(KeyboardInterrupt), context.log_errors("a step"):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit()], ids=lambda one: type(one).__name__)
+def test_a_step_that_always_ends_the_program_leaves_the_site_open(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise error
+
+    with federation(tmp_path, rounds=1) as made:
+        monkeypatch.setattr(Session, "answer_with_noise_alone", broken)
+        seen, fault = blinding(made, error)
+        made.run(fault)
+        assert "failed" in {wire.unpack(reply).get("code") for node, _, reply in seen.of("work") if node == 0}
 
 
 def test_the_noise_of_a_null_contribution_is_all_that_was_declared(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -14,15 +16,19 @@ import pytest
 from federations import Federation, federation, is_confirmed, kind, refused
 from helpers import SITE_LIMITS
 from killing import die_at, killed
+from rich.console import Console
 
+from sordino.deploy import database
+from sordino.deploy.database import DatabaseError
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Failure
-from sordino.deploy.site.ledger import FACTS, WITNESSED, Entry, SiteLedger
+from sordino.deploy.site.ledger import FACTS, HEAD, WITNESSED, Entry, SiteLedger
 from sordino.deploy.site.rules import Rules
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
 from sordino.deploy.site.witness import Witness, WitnessError, accept
 from sordino.errors import UserError
+from sordino.report.terminal.details import site_report
 
 RECORDS: dict[str, Any] = {"method": "dp-fedavg-record", "records": 300, "rounds": 2}
 PLAIN: dict[str, Any] = {"protect_from": "server", "minimum_cohort": 2, "rounds": 2}
@@ -102,6 +108,74 @@ def test_a_damaged_or_missing_witness_is_told(site: Path, after_a_run: tuple[Fed
     path.rmdir()
     path.write_bytes(whole)
     Site.open(site).close()
+
+
+def shown(folder: Path) -> tuple[dict[str, Any], str]:
+    """Status of a site, and what `sordino site status` prints of it; the ledger and its witness stay as they are."""
+    kept = [path for path in (folder / "site.db", witness_of(folder)) if path.is_file()]
+    before = [path.read_bytes() for path in kept]
+    found = status(folder)
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(site_report(found))
+    assert [path.read_bytes() for path in kept] == before, "a look changes nothing"
+    return found, " ".join(capture.get().split())
+
+
+def test_the_status_of_a_restored_folder_states_no_epsilon(site: Path, after_a_run: tuple[Federation, Path]) -> None:
+    whole, told = shown(site)
+    assert whole["unwitnessed"] is None
+    assert whole["spent"]["server"] == pytest.approx(20)
+    assert "unknown" not in told
+    shutil.copy(after_a_run[1] / "site.db", site / "site.db")
+    found, told = shown(site)
+    assert found["spent"] == dict.fromkeys(whole["spent"])
+    assert "restored from a backup or copied" in found["unwitnessed"]
+    assert "What this site has spent is unknown, and it does not open: The ledger in" in told
+    assert "server unknown" in told
+
+
+def test_the_status_without_a_readable_witness_states_no_epsilon(
+    site: Path, after_a_run: tuple[Federation, Path]
+) -> None:
+    path = witness_of(site)
+    whole = path.read_bytes()
+    for content in (b"", whole[:40], after_a_run[0].witness(1).read_bytes()):
+        path.write_bytes(content)
+        found, told = shown(site)
+        assert "witness" in found["unwitnessed"]
+        assert set(found["spent"].values()) == {None}
+        assert "server unknown" in told
+    path.unlink()
+    assert "is gone" in shown(site)[0]["unwitnessed"]
+    path.mkdir()
+    assert "cannot be read" in shown(site)[0]["unwitnessed"]
+    path.rmdir()
+    shutil.copy(after_a_run[1] / "witness.json", path)
+    assert shown(site)[0]["unwitnessed"] is None, "a site killed before it wrote its witness opens"
+    with SiteLedger(site) as ledger, ledger.transaction():
+        ledger.delete(FACTS, "where name = ?", WITNESSED)
+    path.unlink()
+    assert shown(site)[0]["unwitnessed"] is None, "a site of an earlier version has no witness yet"
+
+
+def test_the_status_of_a_site_that_is_answering_is_one_of_its_states(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is committed while the status is read: its head beside the rows before it would raise a false alarm."""
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.1)
+    fact, tried = SiteLedger.fact, []
+
+    def commit_meanwhile(self: SiteLedger, name: str) -> bytes:
+        if name == HEAD and not tried:
+            tried.append(name)
+            with contextlib.suppress(DatabaseError), SiteLedger(site) as other, other.transaction():
+                other.append([Entry("misfit", {"about": "nothing"})])
+        return fact(self, name)
+
+    monkeypatch.setattr(SiteLedger, "fact", commit_meanwhile)
+    assert status(site)["unwitnessed"] is None
+    assert tried
 
 
 def test_a_site_of_an_earlier_version_gets_a_witness_once(site: Path) -> None:
@@ -224,6 +298,51 @@ def test_a_site_restored_to_before_it_opened_a_sum_does_not_open(tmp_path: Path)
         made.restore(0, tmp_path / "backup", witness=False)
         with pytest.raises(WitnessError, match="restored from a backup"):
             made.reopen(0)
+
+
+@pytest.fixture
+def pair(after_a_run: tuple[Federation, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of site 0, whose records have paid, and a new site with the records of site 1; and their witnesses."""
+    made, _ = after_a_run
+    shutil.copytree(made.folders[0], tmp_path / "site-0")
+    (tmp_path / "witness").mkdir()
+    shutil.copy(made.witness(0), tmp_path / "witness")
+    fresh = tmp_path / "site-new"
+    fresh.mkdir()
+    shutil.copy(made.folders[1] / "data.npz", fresh / "data.npz")
+    Site.create(fresh, "new", Path("data.npz"), witness=Path("..", "witness"), **SITE_LIMITS)
+    return tmp_path / "site-0", fresh
+
+
+def test_a_ledger_is_not_used_with_records_that_another_has_paid_for(pair: tuple[Path, Path]) -> None:
+    paid, fresh = pair
+    Site.open(fresh).close()
+    shutil.copy(fresh / "site.db", paid / "site.db")
+    with pytest.raises(UserError, match=r"another site's, whose witness is .*Put the site.db and the records"):
+        Site.open(paid)
+    with SiteLedger(paid) as ledger:
+        assert "data" not in [entry.kind for entry in ledger.entries()], "nothing is written before"
+
+
+def test_a_site_does_not_open_with_records_that_another_has_paid_for(pair: tuple[Path, Path]) -> None:
+    paid, fresh = pair
+    other = (fresh / "data.npz").read_bytes()
+    shutil.copy(paid / "data.npz", fresh / "data.npz")
+    with pytest.raises(UserError, match="another site's"):
+        Site.open(fresh)
+    witness_of(paid).write_bytes(b"[]")  # one that says nothing
+    Site.open(fresh).close()
+    (fresh / "data.npz").write_bytes(other)
+    Site.open(fresh).close()
+
+
+def test_records_may_change(pair: tuple[Path, Path]) -> None:
+    _, fresh = pair
+    with np.load(fresh / "data.npz") as found:
+        np.savez(fresh / "data.npz", **{name: np.concatenate([found[name], found[name][:1]]) for name in found})
+    Site.open(fresh).close()
+    with SiteLedger(fresh) as ledger:
+        assert [entry.kind for entry in ledger.entries()].count("data") == 1
 
 
 # ---- what an owner accepts

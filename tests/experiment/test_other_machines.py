@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import QUICK_KEYS
-from killing import die_at, killed, trace
+from killing import die_at, killed, stopped, trace
 from torch import Tensor
 
 from sordino.api import resume, run
@@ -18,7 +18,6 @@ from sordino.experiment import identity
 from sordino.experiment import run as running
 from sordino.experiment.identity import describe_machine
 from sordino.federation import server
-from sordino.federation.rounds import RoundReport
 from sordino.privacy.ledger import split_attempt
 from sordino.privacy.noise import Seeded
 from sordino.store import journal
@@ -72,18 +71,6 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> set[object]:
     return found
 
 
-def stopped(store: Path, after: int, name: str | None = None, keys: dict[str, Any] = CLIENTS) -> str:
-    """A run that was stopped, or stopped again, after so many rounds."""
-
-    def stop(report: RoundReport) -> None:
-        if report.round + 1 == after:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run(store=store, watch=stop, **keys) if name is None else resume(name, store, watch=stop)
-    return Store(store).all()[0].run
-
-
 def places(store: Path, name: str) -> Places:
     return [split_attempt(row.question) for row in Store(store).ledger(name)]
 
@@ -98,7 +85,7 @@ def test_a_run_resumed_on_another_machine_pays_again_for_other_noise(
 ) -> None:
     whole = run(store=tmp_path / "whole", **keys)
     draws.clear()
-    name = stopped(tmp_path, 3, keys=keys)
+    name = stopped(tmp_path, 3, **keys)
     first = set(draws)
     draws.clear()
     at("elsewhere")
@@ -119,7 +106,7 @@ def test_a_run_resumed_on_the_same_machine_repeats_itself(
     at("here")
     whole = run(store=tmp_path / "whole", **keys)["run"]
     every = set(draws)
-    name = stopped(tmp_path, 3, keys=keys)
+    name = stopped(tmp_path, 3, **keys)
     resume(name, tmp_path)
     assert set(draws) == every
     assert trace(tmp_path, name) == trace(tmp_path / "whole", whole)
@@ -129,7 +116,7 @@ def test_only_what_was_asked_since_the_checkpoint_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, at: Callable[[str], None], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(server, "SAVE_SECONDS", 0)
-    name = stopped(tmp_path, 4)
+    name = stopped(tmp_path, 4, **CLIENTS)
     assert Store(tmp_path).get(name).rounds_done == 3
     at("elsewhere")
     resume(name, tmp_path)
@@ -140,7 +127,7 @@ def test_what_is_still_to_be_repeated_is_given_up_beyond_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch, at: Callable[[str], None], tmp_path: Path
 ) -> None:
     """Four rounds were asked; a session here repeats three and saves two of them, the next one is elsewhere."""
-    name = stopped(tmp_path, 4)
+    name = stopped(tmp_path, 4, **CLIENTS)
     monkeypatch.setattr(server, "SAVE_SECONDS", 0)
     stopped(tmp_path, 3, name)
     at("elsewhere")
@@ -150,7 +137,7 @@ def test_what_is_still_to_be_repeated_is_given_up_beyond_a_checkpoint(
 
 def test_every_change_of_machine_is_charged(at: Callable[[str], None], tmp_path: Path) -> None:
     """Whoever comes back finds what was asked elsewhere in the meantime."""
-    name = stopped(tmp_path, 2)
+    name = stopped(tmp_path, 2, **CLIENTS)
     at("elsewhere")
     stopped(tmp_path, 1, name)
     stopped(tmp_path, 2, name)  # repeats itself
@@ -174,7 +161,7 @@ def test_every_change_of_machine_is_charged(at: Callable[[str], None], tmp_path:
 def test_killed_on_another_machine(
     moment: tuple[Any, str, int, str], more: int, last: str, at: Callable[[str], None], tmp_path: Path
 ) -> None:
-    name = stopped(tmp_path, 2)
+    name = stopped(tmp_path, 2, **CLIENTS)
     at("elsewhere")
 
     def victim() -> None:
@@ -198,7 +185,7 @@ def test_where_nobody_wrote_down_the_machine_what_was_charged_is_given_up(
     at: Callable[[str], None], tmp_path: Path
 ) -> None:
     at("")
-    name = stopped(tmp_path, 2)
+    name = stopped(tmp_path, 2, **CLIENTS)
     at("here")
     resume(name, tmp_path)
     assert places(tmp_path, name) == asked([0, 1]) + asked([0, 1], 1) + asked([2, 3, 4])
@@ -224,7 +211,7 @@ def test_where_nothing_was_charged_nothing_is_given_up(before: str, at: Callable
 def test_a_run_stopped_on_another_machine_counts_as_planned_and_what_was_asked_again(
     at: Callable[[str], None], tmp_path: Path
 ) -> None:
-    name = stopped(tmp_path, 3, keys=RECORDS)
+    name = stopped(tmp_path, 3, **RECORDS)
     at("elsewhere")
     stopped(tmp_path, 2, name)
     store = Store(tmp_path)
@@ -238,7 +225,7 @@ def test_a_run_stopped_on_another_machine_counts_as_planned_and_what_was_asked_a
 
 
 def test_an_altered_description_shows(at: Callable[[str], None], tmp_path: Path) -> None:
-    name = stopped(tmp_path, 1)
+    name = stopped(tmp_path, 1, **CLIENTS)
     (path,) = (tmp_path / "runs" / name).glob("ledger-*")
     whole = path.read_bytes()
     assert whole.count(b"machinehere") == 1

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import QUICK_KEYS
-from killing import die_at, killed, trace
+from killing import die_at, killed, stopped, trace
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -29,7 +29,6 @@ from sordino.experiment.identity import is_own, is_own_network, repeats
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import register
 from sordino.federation import server
-from sordino.federation.rounds import RoundReport
 from sordino.learning.network import Records
 from sordino.method import Federation, Message, Result
 from sordino.methods.dp_fedavg import DPFedAvg
@@ -275,18 +274,6 @@ def test_nobody_can_choose_the_nonce(tmp_path: Path) -> None:
 # ---- runs that are taken up
 
 ROUNDS = 6
-
-
-def stopped(store: Path, after: int, name: str | None = None, **keys: Any) -> str:
-    """A run that was stopped, or stopped again, after so many rounds, without a checkpoint."""
-
-    def stop(report: RoundReport) -> None:
-        if report.round + 1 == after:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run(store=store, watch=stop, **keys) if name is None else resume(name, store, watch=stop)
-    return Store(store).all()[0].run
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,15 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from killing import wait_until
 
 from sordino import cli
 from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.deploy.server.journal import FILE as JOURNAL
 from sordino.deploy.server.journal import DeploymentJournal
+from sordino.deploy.site.site import Site
 from sordino.errors import UserError
 from sordino.flower import keys, trial
 from sordino.privacy.unit import Unit
@@ -279,6 +282,36 @@ def test_a_trial_that_was_stopped_before_it_began_is_told(stopped, tmp_path):
     DeploymentJournal(store.path(name)).close()
     with pytest.raises(UserError, match="stopped before it began"), trial.resume_trial(name, tmp_path):
         pass
+
+
+def test_a_site_of_a_trial_that_does_not_open_is_told_at_once(tmp_path):
+    folders = [tmp_path / "site-0", tmp_path / "site-1"]
+    for folder in folders:
+        folder.mkdir()
+    data = np.random.default_rng(0)
+    np.savez(folders[0] / "data.npz", x=data.random((9, 2), dtype=np.float32), y=np.arange(9) % 3)
+    Site.create(folders[0], "site-0", Path("data.npz"), witness=Path("..", "witness"))
+    (witness,) = (tmp_path / "witness").iterdir()
+    witness.unlink()
+    sites = trial.SiteProcesses(folders, trial.ServerAddress("127.0.0.1:1", tmp_path / "ca.pem"))
+    told = []
+    sites.start(SimpleNamespace(release_after_fork=lambda: None))
+    try:
+        with sites.report_ended(told.append):
+            wait_until(lambda: len(told) == 2, "both sites have ended")
+    finally:
+        sites.stop()
+    first, second = sorted(told)
+    assert first.startswith("site-0 does not take part: The witness ")
+    assert "is gone: the site's folder may have been restored" in first
+    with pytest.raises(UserError) as caught:
+        Site.open(folders[1])
+    assert second == f"site-1 does not take part: {caught.value}"
+    assert told == list(dict.fromkeys(told)), "once each"
+
+
+def test_a_site_of_a_trial_that_is_killed_is_told(tmp_path):
+    assert trial._explain_end(tmp_path / "site-0", -9) == "The process of site-0 was killed by the signal SIGKILL."
 
 
 def test_a_trial_that_never_began_leaves_no_copies_of_data(tmp_path, monkeypatch):

@@ -39,9 +39,14 @@ def read_records(folder: Path, rules: Rules) -> SiteFile:
     return SiteFile(path, read_arrays(path) if path.suffix.lower() == ".npz" else read_table(path))
 
 
+def fingerprint_records(file: SiteFile) -> str:
+    """Fingerprint of the site's file, by which other sites of its owner know the records again."""
+    return people_of([file.path])
+
+
 def keyed_fingerprint(file: SiteFile, secret: bytes) -> str:
     """Fingerprint of the records, keyed with the site's `secret` so that it reveals nothing about them."""
-    return hmac.new(secret, people_of([file.path]).encode(), hashlib.sha256).hexdigest()
+    return hmac.new(secret, fingerprint_records(file).encode(), hashlib.sha256).hexdigest()
 
 
 def encode_records(file: SiteFile, terms: DeployedTerms, rules: Rules, secret: bytes) -> FederatedData:

@@ -39,6 +39,7 @@ from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Public, Releases, due, same_turns
 from sordino.util.files import rotate
+from sordino.util.processes import note_signals
 
 LOG = "site.log"
 MISMATCH = "misfit"
@@ -89,11 +90,13 @@ class SiteContext:
 
         Nobody else learns of the error: whether a step fails depends on the records.
         """
+        signals: list[int] = []
         try:
-            yield
-        except KeyboardInterrupt:  # the owner stops the site
-            raise
-        except BaseException:
+            with note_signals(signals):
+                yield
+        except BaseException as error:
+            if signals and isinstance(error, KeyboardInterrupt):  # the owner stops the site
+                raise
             self.log(f"{what}:\n{traceback.format_exc()}")
 
     def log(self, text: str) -> None:
@@ -281,7 +284,8 @@ class Session:
         if models is None:
             return np.full(len(data.task.metrics), np.nan)
         rows = models.detach().reshape(1, -1)
-        said = self.clients.execution.outputs(self.clients, rows, data.test, [self.number])
+        with self.clients.unchanged("evaluation"):
+            said = self.clients.execution.outputs(self.clients, rows, data.test, [self.number])
         return np.asarray(data.task.figures(sums_on_test_records(data, [self.number], said))[0])
 
     def accuracy(self, models: Tensor | None) -> float | None:
@@ -289,7 +293,8 @@ class Session:
         if models is None:
             return None
         rows = models.detach().reshape(1, -1)
-        found = float(self.clients.execution.judged(self.clients, rows, [self.number])[0, 0])
+        with self.clients.unchanged("evaluation"):
+            found = float(self.clients.execution.judged(self.clients, rows, [self.number])[0, 0])
         return found if math.isfinite(found) else None
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sordino.data.tables import Table
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
-from sordino.deploy.site.data import keyed_fingerprint, read_records
+from sordino.deploy.site.data import fingerprint_records, keyed_fingerprint, read_records
 from sordino.deploy.site.end import answer_end, remove_leftovers
 from sordino.deploy.site.enrol import answer_enrol, answer_hello
 from sordino.deploy.site.freshness import answer_note
@@ -32,7 +32,7 @@ from sordino.deploy.site.rules import (
 from sordino.deploy.site.session import SiteContext
 from sordino.deploy.site.witness import Witness, WitnessError, lock_site
 from sordino.deploy.site.work import answer_open, answer_work
-from sordino.errors import UserError, unknown, writing
+from sordino.errors import FAILURES, UserError, unknown, writing
 from sordino.methods import names
 from sordino.privacy.ledger import FIRST_LINK
 from sordino.util.files import write_whole
@@ -105,7 +105,7 @@ class Site:
             file = read_records(folder, policy.rules)
             with SiteLedger(folder) as ledger:
                 context = SiteContext(folder, policy, file, ledger.fact("identity"), ledger.fact("secret"))
-                witness = Witness.of(folder, policy.rules, context.private)
+                witness = Witness.of(folder, policy.rules, context.private, fingerprint_records(file))
                 notices = _check_ledger(context, ledger, witness)
                 remove_leftovers(folder, ledger)
             return cls(context, witness, notices, held.pop_all())
@@ -143,7 +143,9 @@ class Site:
                 content["rules"] = SitePolicy(made, None).digest(secret)
             begin = Entry("begin", content)
             # The witness first: if it cannot be written, no site has been created.
-            Witness.of(folder, made, private).write(Head(1, chain_link(FIRST_LINK, begin.to_json())))
+            Witness.of(folder, made, private, fingerprint_records(file)).write(
+                Head(1, chain_link(FIRST_LINK, begin.to_json()))
+            )
             SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
             write_whole(folder / FILE, rules_toml(made))
         return keys.public_identity(private)
@@ -190,7 +192,7 @@ class Site:
             return self._refuse("closed", error)
         except DatabaseError as error:
             return self._refuse("disk", error)
-        except Exception:  # the text of an error may reveal the data, so it goes into the log only
+        except FAILURES:  # the text of an error may reveal the data, so it goes into the log only
             return self._refuse("failed", traceback.format_exc())
 
     def _refuse(self, code: str, detail: object, **more: Any) -> bytes:
@@ -212,6 +214,8 @@ def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) ->
     now = {"data": keyed_fingerprint(context.file, context.secret), "rules": context.policy.digest(context.secret)}
     noted = {kind: last_noted(entries, kind) for kind in now}
     changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
+    if noted["data"] not in (None, now["data"]):
+        witness.check_records()
     if changed:
         with ledger.transaction():
             ledger.append(changed)

@@ -14,6 +14,7 @@ from sordino.deploy.site.ledger import SiteLedger, last_noted
 from sordino.deploy.site.rules import read_rules
 from sordino.deploy.site.session import MISMATCH
 from sordino.deploy.site.spending import SiteSpending
+from sordino.deploy.site.witness import Witness, WitnessError
 from sordino.errors import UserError
 from sordino.privacy.unit import protection
 from sordino.privacy.views import VIEWS
@@ -22,16 +23,25 @@ from sordino.util.files import KeptFile
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Status of the site in `folder`, as `sordino site status` shows it; `runs` has one table for each run."""
+    """Status of the site in `folder`, as `sordino site status` shows it; `runs` has one table for each run.
+
+    Nothing is written, and the site may be open in another process. Where the ledger does not agree with its witness,
+    `unwitnessed` says why, and no epsilon is stated: the folder may not know everything that left.
+    """
     policy = read_rules(folder)
     rules = policy.rules
-    with SiteLedger(folder) as ledger:
+    with SiteLedger(folder) as ledger, ledger.snapshot():
+        private = ledger.fact("identity")
+        identity = keys.public_identity(private)
+        unwitnessed = _find_doubt(Witness.of(folder, rules, private), ledger)
         entries, head = ledger.entries(), ledger.head()
-        identity = keys.public_identity(ledger.fact("identity"))
         rules_now = policy.digest(ledger.fact("secret"))
         runs = [_run_status(ledger, one) for one in ledger.runs()]
     spent = {view: SiteSpending.of(entries, view) for view in VIEWS}
-    figures = {view: one.epsilon(rules.unit, rules.max_delta) for view, one in spent.items()}
+    figures = {
+        view: one.epsilon(rules.unit, rules.max_delta) if unwitnessed is None else math.inf
+        for view, one in spent.items()
+    }
     return {
         "name": rules.name,
         "identity": identity.hex(),
@@ -43,6 +53,7 @@ def status(folder: Path) -> dict[str, Any]:
         "roster": None if policy.roster is None else {one.name: fingerprint(one.identity) for one in policy.roster},
         "spent": {view: _finite(figure) for view, figure in figures.items()},
         "spoiled": next((entry.content["why"] for entry in entries if entry.kind == "spoiled"), None),
+        "unwitnessed": unwitnessed,
         "doubtful": spent[policy.view].doubtful,
         "misfits": sum(entry.kind == MISMATCH for entry in entries),
         "max_misfits": rules.max_misfits,
@@ -52,6 +63,15 @@ def status(folder: Path) -> dict[str, Any]:
         "package": keys.package_hash(),
         "ledger": {"rows": head.position, "head": head.link.hex()},
     }
+
+
+def _find_doubt(witness: Witness, ledger: SiteLedger) -> str | None:
+    """Sentence on why the ledger does not agree with its witness; None where it does."""
+    try:
+        witness.check(ledger)
+    except WitnessError as error:
+        return str(error)
+    return None
 
 
 def models_at(folder: Path) -> Models:

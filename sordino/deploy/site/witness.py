@@ -6,6 +6,9 @@ A folder that lacks the row its witness names does not open. One that is ahead o
 killed between commit and witness, and continues.
 
 The head in the file is signed with the site's own key, so that damage and another site's witness are noticed.
+
+The file also holds a fingerprint of the site's records: where a ledger is put beside other records, the witnesses in
+the same folder show whether another site's ledger has paid for these.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sordino.deploy.database import DatabaseError
 from sordino.deploy.protocol import keys
@@ -44,12 +48,15 @@ class Witness:
     path: Path
     private: bytes
     """The site's private Ed25519 key."""
+    records: str | None = None
+    """Fingerprint of the records that the site answers from; None where they have not been read."""
 
     @classmethod
-    def of(cls, folder: Path, rules: Rules, private: bytes) -> Witness:
+    def of(cls, folder: Path, rules: Rules, private: bytes, records: str | None = None) -> Witness:
         """Witness of the site in `folder`: in the folder that `witness` names, or in the user's state directory.
 
-        The file is named after the site's identity, so that several sites can share a folder.
+        The file is named after the site's identity, so that several sites can share a folder. `records` is the
+        fingerprint of the site's file.
         """
         where = (_state_folder() if rules.witness is None else folder / rules.witness).resolve()
         if where.is_relative_to(folder.resolve()):
@@ -57,18 +64,17 @@ class Witness:
                 f"{folder / FILE}: the witness {where} lies inside of the site's folder, and would be restored with "
                 "it: set `witness` to a folder elsewhere, on another disk if there is one."
             )
-        return cls(where / f"{keys.public_identity(private).hex()}.json", private)
+        return cls(where / f"{keys.public_identity(private).hex()}.json", private, records)
 
     def read(self) -> Head | None:
         """Last head written; None without a file. A file that cannot be read or verified raises `WitnessError`."""
         try:
-            with self.path.open("rb") as file:
-                found = json.loads(file.read(MAX_WITNESS_BYTES))
+            found = _load(self.path)
             head = Head.from_list([found["position"], bytes.fromhex(found["link"])])
             signature = bytes.fromhex(found["signature"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise WitnessError(f"The witness {self.path} of this site's ledger cannot be read: {ADVICE}") from error
         if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):
             raise WitnessError(f"The witness {self.path} is damaged, or belongs to another site: {ADVICE}")
@@ -77,10 +83,12 @@ class Witness:
     def write(self, head: Head) -> None:
         """Write a head durably; after a crash the file holds the last one or this one."""
         signature = keys.sign(self.private, *head.signed_parts())
-        text = json.dumps({"position": head.position, "link": head.link.hex(), "signature": signature.hex()})
+        content = {"position": head.position, "link": head.link.hex(), "signature": signature.hex()}
+        if self.records is not None:
+            content["records"] = self.records
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(self.path, text)
+            write_whole(self.path, json.dumps(content))
         except OSError as error:
             raise DatabaseError(
                 f"The witness {self.path} cannot be written ({error.strerror}): free disk space, or name another "
@@ -112,7 +120,26 @@ class Witness:
                 "continues with this one, and its budget counts as used up."
             )
 
+    def check_records(self) -> None:
+        """Refuse records that another site with a witness in the same folder answers from.
 
+        What they have cost stands in that site's ledger.
+        """
+        for path in sorted(self.path.parent.glob("*.json")):
+            if path == self.path:
+                continue
+            with contextlib.suppress(*UNREADABLE):  # that site tells of it
+                if _load(path)["records"] == self.records:
+                    raise UserError(
+                        f"The records beside this ledger are not those that it was used with, but another site's, "
+                        f"whose witness is {path}: what they have cost is in that site's ledger. Put the site.db and "
+                        "the records of both back where they were. If the other site is given up for good, remove "
+                        "its witness."
+                    )
+
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
+"""Errors of reading a file that is no witness."""
 ADVICE = (
     "the site's folder may have been restored or copied. Put the witness back where it was (`witness` in site.toml "
     "names its folder). If it is lost, `sordino site accept` continues without it, and the budget counts as used up "
@@ -175,6 +202,13 @@ def _acceptance_entry(ledger: SiteLedger, policy: SitePolicy, doubt: WitnessErro
     if any(run["state"] == "open" and run["run"] in unlimited for run in ledger.runs()):
         return Entry("spoiled", {"why": "its witness was lost while a run was open for which nothing was reserved"})
     return Entry("accepted", {"why": "its witness was lost"})
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """Content of a witness file, unchecked."""
+    with path.open("rb") as file:
+        content: dict[str, Any] = json.loads(file.read(MAX_WITNESS_BYTES))
+    return content
 
 
 def _state_folder() -> Path:

@@ -160,6 +160,7 @@ DOUBTFUL = (
     "Its owner has accepted this ledger without a witness: its budget counts as used up until the other sites of the "
     "roster confirm the ledger, which they are asked for at the next question."
 )
+UNWITNESSED = "What this site has spent is unknown, and it does not open:"
 
 
 def site_report(status: Mapping[str, Any]) -> RenderableType:
@@ -168,7 +169,7 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     spent = Table("observer", "epsilon spent", box=None, padding=(0, 2, 0, 0))
     spent.columns[1].justify = "right"
     for view, epsilon in status["spent"].items():
-        spent.add_row(view, epsilon_text(epsilon))
+        spent.add_row(view, "unknown" if status["unwitnessed"] else epsilon_text(epsilon))
     limit = epsilon_text(status["max_epsilon"])
     bound = (
         f"at most {limit} for the {status['promised']} over all runs, at delta = {status['max_delta']:.3g}; "
@@ -180,6 +181,8 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:
         parts.append(Text(f"This site takes part no more: {status['spoiled']}", style="red"))
+    if status["unwitnessed"]:
+        parts.append(Text(f"{UNWITNESSED} {status['unwitnessed']}", style="red"))
     if status["rules_changed"]:
         parts.append(Text(RULES_CHANGED, style="red"))
     elif status["rules_changes"]:
