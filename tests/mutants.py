@@ -1449,8 +1449,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("own code: a script goes on", "        if self._gives_up:\n", "        if False:\n"),
             (
                 "own code: answers are forgotten at checkpoints",
-                "_Found([], self._owed, self._answers, self._machine)",
-                "_Found([], self._owed, {}, self._machine)",
+                "_Found([], self._owed, self._answers, head, self._machine)",
+                "_Found([], self._owed, {}, head, self._machine)",
             ),
             (
                 "own code: what was given up is not counted",
@@ -1460,14 +1460,46 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("own code: altered answers are read", "if link != _seal(body, previous):", "if False:"),
             (
                 "journal: one that is gone had no rows",
-                "        if begun:\n            raise",
+                "            if begun:\n                raise",
+                "            if False:\n                raise",
+            ),
+            (
+                "journal: an emptied one had no rows",
+                "        if begun and not place:\n            raise",
                 "        if False:\n            raise",
             ),
-            ("journal: an emptied one had no rows", "if begun and not end:", "if False:"),
+            (
+                "journal: a truncated one is short",
+                "truncated, head = end < head.end,",
+                "truncated, head = False,",
+            ),
+            ("journal: lost charges are not repeated", "if found.truncated and (moved or durable):", "if False:"),
+            ("journal: lost charges are not counted", "    if found.truncated:\n", "    if False:\n"),
+            (
+                "journal: the head says no end",
+                "        os.pwrite(file, self._head.encode(), 0)\n\n",
+                "\n",
+            ),
+            ("journal: the head may say anything", "if content.startswith(head.encode()) else None", ""),
+            ("journal: the head may tell of another end", "ends.get(head.end) != head.tail", "False"),
+            ("journal: another run's head is taken", "(head.previous, head.run) == (previous, _name(path))", "True"),
+            ("journal: own code's charges stay in memory", "        if self._durable:\n", "        if False:\n"),
+            (
+                "journal: power cuts lose nothing",
+                "not in (ON_DISK, _boot())",
+                "not in (ON_DISK, self.head.boot)",
+            ),
+            ("journal: after a power cut others go on", "if found.may_lack_rows and (moved or durable):", "if False:"),
+            ("journal: nothing was asked before a power cut", "if found.may_lack_rows and not rows:", "if False:"),
+            (
+                "journal: a loss is forgotten when a run goes on",
+                "LOST if found.truncated else found.head.boot if found.may_lack_rows else",
+                "",
+            ),
             (
                 "journal: what is owed is dropped",
-                "_Found([], self._owed, self._answers, self._machine)",
-                "_Found([], [], {}, self._machine)",
+                "_Found([], self._owed, self._answers, head, self._machine)",
+                "_Found([], [], {}, head, self._machine)",
             ),
             ("machines: every one is the same", "moved = found.machine != machine", "moved = False"),
             (
@@ -1477,26 +1509,26 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "machines: what was asked elsewhere is asked alike",
-                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
-                "_Found(found.given_up, found.rows, found.answers, machine, found.end)",
+                "given_up=[*found.given_up, *found.rows], rows=[], answers={}, machine=machine)",
+                "machine=machine)",
             ),
             (
                 "machines: what was asked elsewhere is not charged",
-                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
-                "_Found(found.given_up, [], {}, machine, found.end)",
+                "given_up=[*found.given_up, *found.rows], rows=[], answers={}, machine=machine)",
+                "rows=[], answers={}, machine=machine)",
             ),
             (
                 "machines: what was given up before is not charged",
-                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
-                "_Found(found.rows, [], {}, machine, found.end)",
+                "given_up=[*found.given_up, *found.rows], rows=[], answers={}, machine=machine)",
+                "given_up=found.rows, rows=[], answers={}, machine=machine)",
             ),
-            ("machines: giving up is not written down", "if moved or not begun:", "if not begun:"),
+            ("machines: giving up is not written down", "if moved or not begun or", "if not begun or"),
             ("machines: what was given up is asked alike later", "    if found.given_up:\n", "    if False:\n"),
             ("machines: nobody writes down which one", "    if found.machine:\n", "    if False:\n"),
             (
                 "machines: forgotten at checkpoints",
-                "_Found([], self._owed, self._answers, self._machine)",
-                "_Found([], self._owed, self._answers)",
+                "_Found([], self._owed, self._answers, head, self._machine)",
+                "_Found([], self._owed, self._answers, head)",
             ),
         ],
     ),
@@ -1681,7 +1713,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/experiment/test_other_machines.py tests/experiment/test_lost_journals.py "
         "tests/experiment/test_own_randomness.py tests/experiment/test_lifetime.py tests/experiment/test_resume.py",
         [
-            ("machines: run files do not ask which one", "row.begun, machine)", "row.begun)"),
+            ("machines: run files do not ask which one", "row.begun, machine, durable)", 'row.begun, "", durable)'),
+            ("journal: own code's is as any other", "row.begun, machine, durable)", "row.begun, machine, False)"),
             ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),
             ("run files: a limit over runs is not kept", "row.planned) if limited else None", "row.planned) and None"),
             (

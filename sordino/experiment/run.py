@@ -170,6 +170,7 @@ class _Session:
             prepared.identity,
             Ledger(prepared.schedule.clients, prepared.method.unit),
             machine=describe_machine(experiment.device),
+            durable=not prepared.repeats,
             limited=experiment.budget_over_runs is not None,
         )
         gate = gate_of(prepared)

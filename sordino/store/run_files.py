@@ -34,6 +34,7 @@ class RunFiles:
         identity: str,
         ledger: Ledger,
         machine: str = "",
+        durable: bool = True,
         limited: bool = False,
         saves_every_round: bool = False,
     ) -> None:
@@ -45,6 +46,8 @@ class RunFiles:
             identity: Hash of everything that decides the run's results; the run must have been started with it.
             ledger: An empty ledger, to which the rows of the last checkpoint are appended.
             machine: Description of the machine that computes values; empty where sites do.
+            durable: Whether every charge is on disk before anything is asked: needed unless a resumed run repeats its
+                values.
             limited: Whether to refuse charges above what the run planned to spend at the most.
             saves_every_round: Whether a checkpoint follows every round.
         """
@@ -79,7 +82,7 @@ class RunFiles:
             for past, link in store.linked_rows(run):
                 ledger.append(past, link)
             self._restore(row.checkpoint, row.seconds)
-        self._journal = Journal(self.folder, len(ledger.rows), ledger.head, row.begun, machine)
+        self._journal = Journal(self.folder, len(ledger.rows), ledger.head, row.begun, machine, durable)
         for spent, link in self._journal.given_up:
             self._pending.ledger.append((len(self.ledger.rows), spent, link))
             self.ledger.append(spent, link)
