@@ -1626,8 +1626,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/store.py",
-        "tests/experiment/test_importing.py tests/test_failing_steps.py tests/test_assembly.py",
+        "tests/experiment/test_importing.py tests/experiment/test_store.py tests/test_failing_steps.py "
+        "tests/test_assembly.py",
         [
+            ("store: new runs where others are lost", "        self._database.check_runs()\n", ""),
             ("the ledger has no chain of its own", 'if previous != found["link"]:', "if False:"),
             ("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED"),
             ("outlet: a failed run looks like a stopped one", '"stopped" if failed is None else "failed"', '"stopped"'),
@@ -1648,8 +1650,38 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/database.py",
-        "tests/experiment/test_importing.py",
-        [("import: tables of any shape", "if tables != _statements(made):", "if False:")],
+        "tests/experiment/test_importing.py tests/experiment/test_store.py",
+        [
+            ("import: tables of any shape", "if tables != _statements(made):", "if False:"),
+            ("store: runs may be lost", "if self._has_totals and self._totals() !=", "if False and self._totals() !="),
+            (
+                "store: runs are not counted",
+                "(len(digests), _sum_digests(digests)):",
+                "(self._totals()[0], _sum_digests(digests)):",
+            ),
+            (
+                "store: lost runs are known again",
+                "(len(digests), _sum_digests(digests)):",
+                "(len(digests), self._totals()[1]):",
+            ),
+            ("store: two numbers of runs are one", "if len(found) != 1:", "if not found:"),
+            (
+                "store: one run may be read where others are lost",
+                """            self._check_totals([row["digest"] for row in found])""",
+                """            run is None and self._check_totals([row["digest"] for row in found])""",
+            ),
+            (
+                "store: a ledger may be read where runs are lost",
+                """            self._check_totals([row["digest"] for row in runs])\n""",
+                "",
+            ),
+            (
+                "store: earlier ones never count their runs",
+                'if kind == "immediate" and not',
+                'if kind == "never" and not',
+            ),
+            ("store: altered rows are counted", "for row in self.runs()]", 'for row in self.select("runs")]'),
+        ],
     ),
     (
         "data/federate.py",

@@ -205,6 +205,7 @@ class Store:
 
     def _insert(self, given: Mapping[str, Any]) -> None:
         """Add a row to the table `runs`, within a transaction."""
+        self._database.check_runs()
         places = ",".join("?" * len(given))
         self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
         self._database.seal(given["run"])

@@ -72,6 +72,7 @@ def as_version_two(store: Path) -> None:
             content += length + journals.LENGTH.pack(journals.zlib.crc32(length)) + body + link
         path.write_bytes(content)
     connection = sqlite3.connect(store / DATABASE, isolation_level=None)
+    connection.execute("drop table totals")
     made = _statements({t: [c for c in TABLES[t] if c.split()[0] not in lacking.get(t, ())] for t in TABLES})
     columns = {t: [c for c in COLUMNS[t] if c not in lacking.get(t, ())] for t in TABLES}
     links = {name: [row.link for row in rows] for name, rows in ledgers.items()}
