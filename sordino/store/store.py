@@ -43,6 +43,8 @@ NONCE = "nonce"
 """Key beside those of the configuration: the run's nonce, in hexadecimal digits."""
 IMPORTED = "imported"
 """Key in the summary of an imported run: its name in the store in which it was made."""
+LINKS = "links"
+"""Key in the summary of an imported run: beginnings of its ledger's links, which tell its releases from others."""
 PATIENCE = 30.0
 """Seconds to wait while other processes admit runs, before an error."""
 
@@ -180,15 +182,15 @@ class Store:
             self._make_folder(run)
         return run
 
-    def take_over(self, row: RunRow, spent: Mapping[str, Any], known: RunRow | None) -> str:
-        """Store the spending of another store's run, and return its name here; `known` is its row from an earlier
-        import, which is updated."""
-        summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent}
+    def take_over(self, row: RunRow, spent: Mapping[str, Any], links: str | None, known: RunRow | None) -> str:
+        """Store the spending of another store's run and the `links` of its ledger, and return its name here; `known` is
+        its row from an earlier import, which is updated."""
+        summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent, LINKS: links}
         summary |= {key: value for key, value in (row.summary or {}).items() if key == "epsilon"}
         with self._database.transaction("immediate"):
             if known is not None:
-                values = (json.dumps({"run": known.run, **summary}), known.run)
-                self._database.execute("update runs set summary = ? where run = ?", values)
+                values = (json.dumps({"run": known.run, **summary}), row.seconds, known.run)
+                self._database.execute("update runs set summary = ?, seconds = ? where run = ?", values)
                 self._database.seal(known.run)
                 return known.run
             number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
