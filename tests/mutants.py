@@ -1658,6 +1658,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "store/checkpoint.py",
+        "tests/experiment/test_store.py",
+        [("litter: what safetensors began stays", ', ".tmp*")', ")")],
+    ),
+    (
         "store/database.py",
         "tests/experiment/test_importing.py tests/experiment/test_store.py",
         [

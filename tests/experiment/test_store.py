@@ -344,6 +344,19 @@ def _write_often(folder: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_a_kill_left_of_a_file_being_written_is_removed(finished: bool, tmp_path: Path) -> None:
+    """A kill while safetensors writes leaves a file with a name of its own."""
+    name = command(*RUN, "--store", tmp_path).document["run"] if finished else Store(tmp_path).create("a", about())
+    left = tmp_path / "runs" / name / ".tmpQ3xY9b"
+    left.touch()
+    if finished:
+        command("resume", name, "--store", tmp_path)
+    else:
+        checkpoint.remove_leftovers(left.parent, "lock")
+    assert not left.exists()
+
+
 def test_a_finished_run_leaves_no_scratch_files(tmp_path: Path) -> None:
     name = command(*RUN, "--store", tmp_path).document["run"]
     kept = {path.name for path in (tmp_path / "runs" / name).iterdir()}
