@@ -1664,7 +1664,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/database.py",
-        "tests/experiment/test_importing.py tests/experiment/test_store.py",
+        "tests/experiment/test_importing.py tests/experiment/test_store.py tests/experiment/test_lost_journals.py",
         [
             ("import: tables of any shape", "if tables != _statements(made):", "if False:"),
             ("store: runs may be lost", "if self._has_totals and self._totals() !=", "if False and self._totals() !="),
@@ -1677,6 +1677,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "store: lost runs are known again",
                 "(len(digests), _sum_digests(digests)):",
                 "(len(digests), self._totals()[1]):",
+            ),
+            (
+                "litter: a folder that is gone is a full disk",
+                "if of_run is not None and not of_run.is_dir():",
+                "if False:",
             ),
             ("store: two numbers of runs are one", "if len(found) != 1:", "if not found:"),
             (

@@ -348,13 +348,19 @@ CANNOT_WRITE = {
 
 
 @contextlib.contextmanager
-def saving(folder: Path) -> Iterator[None]:
-    """Turn failures to write or read the store into errors for the user."""
+def saving(folder: Path, of_run: Path | None = None) -> Iterator[None]:
+    """Turn failures to write or read the store in `folder` into errors for the user; `of_run` is the folder of the run
+    that is under way."""
     try:
         yield
     except ConnectionError:  # a worker process that is gone, not a file
         raise
     except OSError as error:
+        if of_run is not None and not of_run.is_dir():
+            raise UserError(
+                f"The folder {of_run} is gone: it was removed while its run was under way. All that the run was going "
+                "to spend counts as spent; start it anew with `sordino run`."
+            ) from error
         raise _cannot_write(folder, error.strerror or str(error)) from error
     except sqlite3.ProgrammingError:
         raise

@@ -111,14 +111,14 @@ class RunFiles:
                 "asked; run it without budget_over_runs to see what it comes to."
             )
         links = self.ledger.links[-len(rows) :]
-        with saving(self._store.folder):
+        with saving(self._store.folder, self.folder):
             self._journal.write(rows, links)
         position = len(self.ledger.rows) - len(rows)
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
     def answered(self, question: int, drawn: int) -> None:
         if drawn:
-            with saving(self._store.folder):
+            with saving(self._store.folder, self.folder):
                 self._journal.answered(question, drawn)
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
@@ -150,7 +150,7 @@ class RunFiles:
         """
         if models is not None:
             self._journal.check_settled()
-        with saving(self._store.folder):
+        with saving(self._store.folder, self.folder):
             snapshot = None if self._memory is None else self._memory.commit()
             checkpoint = checkpoints.Checkpoint(
                 round=now.rounds,

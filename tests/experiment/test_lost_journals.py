@@ -201,6 +201,17 @@ def test_one_that_is_lost_while_its_run_goes_on_is_missed_when_that_is_stopped(t
     assert spent(tmp_path) == cost(ROUNDS)
 
 
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_a_folder_that_is_removed_while_its_run_goes_on_is_named(tmp_path: Path) -> None:
+    def watch(report: RoundReport) -> None:
+        if report.round == 1:
+            take_away_all_files(tmp_path)
+
+    with pytest.raises(UserError, match=f"The folder {tmp_path}/runs/dp-fedavg-digits-1 is gone: it was removed while"):
+        run(store=tmp_path, watch=watch, **KEYS)
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
 @pytest.mark.parametrize("lost", [1, 700])
 def test_a_journal_that_has_lost_its_last_rows_counts_as_planned(
     lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
