@@ -1766,6 +1766,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("machines: run files do not ask which one", "row.begun, machine, durable)", 'row.begun, "", durable)'),
             ("journal: own code's is as any other", "row.begun, machine, durable)", "row.begun, machine, False)"),
+            ("run files: a forked process goes on", "if os.getpid() != self._process:", "if False:"),
+            ("run files: a forked process closes the journal", "if os.getpid() == self._process:", "if True:"),
             ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),
             ("run files: a limit over runs is not kept", "row.planned) if limited else None", "row.planned) and None"),
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -51,7 +52,7 @@ class RunFiles:
             limited: Whether to refuse charges above what the run planned to spend at the most.
             saves_every_round: Whether a checkpoint follows every round.
         """
-        self._store, self._run = store, run
+        self._store, self._run, self._process = store, run, os.getpid()
         self.folder = store.path(run)
         """Folder of the run's files."""
         self._pending = Progress([], [], [])
@@ -101,6 +102,7 @@ class RunFiles:
             memory.take_over(self.folder, self._snapshot)
 
     def charge(self, rows: Sequence[Row]) -> None:
+        self._check_process()
         if not rows:
             return
         if self._limit is not None and not within(spending_of_ledger(self.ledger), self._limit):
@@ -117,6 +119,7 @@ class RunFiles:
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
     def answered(self, question: int, drawn: int) -> None:
+        self._check_process()
         if drawn:
             with saving(self._store.folder, self.folder):
                 self._journal.answered(question, drawn)
@@ -148,6 +151,7 @@ class RunFiles:
 
         With the `models` of a finished run, clients' memory and the journal are needed no longer.
         """
+        self._check_process()
         if models is not None:
             self._journal.check_settled()
         with saving(self._store.folder, self.folder):
@@ -178,8 +182,18 @@ class RunFiles:
             checkpoints.remove_leftovers(self.folder, saved.name, *kept)
 
     def close(self) -> None:
-        """Close the files."""
-        self._journal.close()
+        """Close the files, unless they are another process's."""
+        if os.getpid() == self._process:
+            self._journal.close()
+
+    def _check_process(self) -> None:
+        """Refuse to go on in a process that was forked from the one that opened the files, which goes on as well."""
+        if os.getpid() != self._process:
+            raise UserError(
+                f"Code of the run {self._run!r} has forked its process ({self._process}), and the new process "
+                f"({os.getpid()}) goes on with the run. Nothing of it is kept. The first process may end the run; let "
+                "code that calls os.fork end the new process with os._exit."
+            )
 
     def _restore(self, file: KeptFile, seconds: float) -> None:
         """Read the last checkpoint, which earlier sessions of `seconds` came to."""

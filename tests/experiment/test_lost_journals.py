@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from sordino.store import checkpoint, journal, ledger_rows
 from sordino.store.database import Database
 from sordino.store.journal import MARK, Journal
 from sordino.store.ledger_rows import Account
+from sordino.store.run_files import RunFiles
 from sordino.store.spending import over_runs, remove, spending_of_run
 from sordino.store.store import JOURNAL, PLANNED, Store
 
@@ -209,6 +211,33 @@ def test_a_folder_that_is_removed_while_its_run_goes_on_is_named(tmp_path: Path)
 
     with pytest.raises(UserError, match=f"The folder {tmp_path}/runs/dp-fedavg-digits-1 is gone: it was removed while"):
         run(store=tmp_path, watch=watch, **KEYS)
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
+@pytest.mark.parametrize("deed", ["charge", "answered", "save", "close"])
+def test_a_process_that_code_of_a_run_forks_cannot_go_on_with_the_run(
+    deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, codes = getattr(RunFiles, deed), []
+
+    def forked(files: RunFiles, *given: Any) -> Any:
+        before = [path.read_bytes() for path in journals(tmp_path)]
+        child = os.fork()
+        if not child:
+            try:
+                original(files, *given)
+            except UserError as error:
+                os._exit(7 if "has forked its process" in str(error) else 8)
+            finally:
+                os._exit(9 if deed != "close" else 7)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        assert [path.read_bytes() for path in journals(tmp_path)] == before
+        return original(files, *given)
+
+    monkeypatch.setattr(RunFiles, deed, forked)
+    with pytest.raises(ZeroDivisionError) if deed == "close" else contextlib.nullcontext():
+        run(store=tmp_path, watch=stop_after(2) if deed == "close" else None, **KEYS)
+    assert set(codes) == {7}
     assert spent(tmp_path) == cost(ROUNDS)
 
 
