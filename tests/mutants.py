@@ -1346,7 +1346,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "store/spending.py",
         "tests/experiment/test_deals.py tests/experiment/test_stopping.py tests/experiment/test_lifetime.py "
-        "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py tests/deploy/test_terms.py",
+        "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py "
+        "tests/experiment/test_other_machines.py tests/deploy/test_terms.py",
         [
             (
                 "whole plan: a stopped run's later attempts are free",
@@ -1431,6 +1432,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "exposed = any(release.exposes_history() for release in releases)",
                 "exposed = False",
             ),
+            ("runs: a lost journal has one attempt", "_repeated(plan, 1 + row.given_up)", "plan"),
             ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
         ],
     ),
@@ -1490,7 +1492,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "not in (ON_DISK, self.head.boot)",
             ),
             ("journal: after a power cut others go on", "if found.may_lack_rows and (moved or durable):", "if False:"),
-            ("journal: nothing was asked before a power cut", "if found.may_lack_rows and not rows:", "if False:"),
+            (
+                "journal: nothing was asked before a power cut",
+                "if found.may_lack_rows and (found.given_up or not rows):",
+                "if False:",
+            ),
             (
                 "journal: a loss is forgotten when a run goes on",
                 "LOST if found.truncated else found.head.boot if found.may_lack_rows else",
@@ -1766,6 +1772,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("machines: run files do not ask which one", "row.begun, machine, durable)", 'row.begun, "", durable)'),
             ("journal: own code's is as any other", "row.begun, machine, durable)", "row.begun, machine, False)"),
+            ("machines: nobody says how often", "if attempts > row.given_up:", "if False:"),
             ("run files: a forked process goes on", "if os.getpid() != self._process:", "if False:"),
             ("run files: a forked process closes the journal", "if os.getpid() == self._process:", "if True:"),
             ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),

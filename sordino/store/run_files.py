@@ -11,7 +11,7 @@ from sordino.federation.rounds import RoundReport
 from sordino.federation.run_state import Restored
 from sordino.federation.transcript import Transcript
 from sordino.federation.transport import ClientMemory, MemorySnapshot
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import Ledger, Row, split_attempt
 from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import check_keepable
 from sordino.store.database import saving
@@ -89,6 +89,9 @@ class RunFiles:
             self.ledger.append(spent, link)
         if not row.begun:  # only now that it is there
             store.begin(run)
+        attempts = 1 + max((split_attempt(spent.question)[1] for spent, _ in self._journal.given_up), default=-1)
+        if attempts > row.given_up:  # before anything is asked again
+            store.give_up(run, attempts)
 
     def attach(self, memory: ClientMemory | None) -> None:
         """Restore clients' memory from the last checkpoint, and include it in all later ones; None where the transport

@@ -35,6 +35,8 @@ PLANNED = "planned"
 """Key beside those of the configuration: the most that the run will spend."""
 JOURNAL = "journal"
 """Key beside those of the configuration: whether the run's journal has been created."""
+GIVEN_UP = "given_up"
+"""Key beside those of the configuration: most attempts at a question that were given up."""
 FAILED = "failed"
 """Key beside those of the configuration: the first failure of a step at a client, in words."""
 NOTES = "notes"
@@ -81,6 +83,8 @@ class RunRow:
     """Notes told to the user before the run began, some of which depend on that machine at that time; None likewise."""
     nonce: bytes = b""
     """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
+    given_up: int = 0
+    """Most attempts at a question that were given up and followed by another; each may have asked the whole plan."""
     failed: str | None = None
     """First failure at a client, in words; None without one. A failure may tell of records."""
 
@@ -215,6 +219,11 @@ class Store:
     def begin(self, run: str) -> None:
         """Store that a run's journal has been created: if it is ever missing, it has been lost."""
         self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
+
+    def give_up(self, run: str, attempts: int) -> None:
+        """Store that questions of a run had so many attempts before they are asked again: the journal, which has their
+        rows, may be lost."""
+        self._write_beside(run, lambda configuration: configuration | {GIVEN_UP: attempts})
 
     def fail(self, run: str, what: str) -> None:
         """Store that something failed at a client; the first such sentence stays, whatever becomes of the run."""
@@ -370,7 +379,7 @@ class Store:
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
         planned, begun, notes, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES, FAILED))
-        nonce = bytes.fromhex(configuration.pop(NONCE, ""))
+        nonce, given_up = bytes.fromhex(configuration.pop(NONCE, "")), configuration.pop(GIVEN_UP, 0)
         ended: RunState = "stopped" if failed is None else "failed"
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else ended
         if summary is not None:
@@ -381,6 +390,7 @@ class Store:
             begun=begun,
             notes=notes,
             nonce=nonce,
+            given_up=given_up,
             failed=failed,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
