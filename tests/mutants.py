@@ -1393,7 +1393,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "store/spending.py",
         "tests/experiment/test_deals.py tests/experiment/test_stopping.py tests/experiment/test_lifetime.py "
-        "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py tests/deploy/test_terms.py",
+        "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py "
+        "tests/experiment/test_other_machines.py tests/deploy/test_terms.py",
         [
             (
                 "whole plan: a stopped run's later attempts are free",
@@ -1478,6 +1479,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "exposed = any(release.exposes_history() for release in releases)",
                 "exposed = False",
             ),
+            ("runs: a lost journal has one attempt", "_repeated(plan, 1 + row.given_up)", "plan"),
             ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
         ],
     ),
@@ -1496,8 +1498,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("own code: a script goes on", "        if self._gives_up:\n", "        if False:\n"),
             (
                 "own code: answers are forgotten at checkpoints",
-                "_Found([], self._owed, self._answers, self._machine)",
-                "_Found([], self._owed, {}, self._machine)",
+                "_Found([], self._owed, self._answers, head, self._machine)",
+                "_Found([], self._owed, {}, head, self._machine)",
             ),
             (
                 "own code: what was given up is not counted",
@@ -1507,14 +1509,50 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("own code: altered answers are read", "if link != _seal(body, previous):", "if False:"),
             (
                 "journal: one that is gone had no rows",
-                "        if begun:\n            raise",
+                "            if begun:\n                raise",
+                "            if False:\n                raise",
+            ),
+            (
+                "journal: an emptied one had no rows",
+                "        if begun and not place:\n            raise",
                 "        if False:\n            raise",
             ),
-            ("journal: an emptied one had no rows", "if begun and not end:", "if False:"),
+            (
+                "journal: a truncated one is short",
+                "truncated, head = end < head.end,",
+                "truncated, head = False,",
+            ),
+            ("journal: lost charges are not repeated", "if found.truncated and (moved or durable):", "if False:"),
+            ("journal: lost charges are not counted", "    if found.truncated:\n", "    if False:\n"),
+            (
+                "journal: the head says no end",
+                "        os.pwrite(file, self._head.encode(), 0)\n\n",
+                "\n",
+            ),
+            ("journal: the head may say anything", "if content.startswith(head.encode()) else None", ""),
+            ("journal: the head may tell of another end", "ends.get(head.end) != head.tail", "False"),
+            ("journal: another run's head is taken", "(head.previous, head.run) == (previous, _name(path))", "True"),
+            ("journal: own code's charges stay in memory", "        if self._durable:\n", "        if False:\n"),
+            (
+                "journal: power cuts lose nothing",
+                "not in (ON_DISK, _boot())",
+                "not in (ON_DISK, self.head.boot)",
+            ),
+            ("journal: after a power cut others go on", "if found.may_lack_rows and (moved or durable):", "if False:"),
+            (
+                "journal: nothing was asked before a power cut",
+                "if found.may_lack_rows and (found.given_up or not rows):",
+                "if False:",
+            ),
+            (
+                "journal: a loss is forgotten when a run goes on",
+                "LOST if found.truncated else found.head.boot if found.may_lack_rows else",
+                "",
+            ),
             (
                 "journal: what is owed is dropped",
-                "_Found([], self._owed, self._answers, self._machine)",
-                "_Found([], [], {}, self._machine)",
+                "_Found([], self._owed, self._answers, head, self._machine)",
+                "_Found([], [], {}, head, self._machine)",
             ),
             ("machines: every one is the same", "moved = found.machine != machine", "moved = False"),
             (
@@ -1524,26 +1562,26 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "machines: what was asked elsewhere is asked alike",
-                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
-                "_Found(found.given_up, found.rows, found.answers, machine, found.end)",
+                "given_up=[*found.given_up, *found.rows], rows=[], answers={}, machine=machine)",
+                "machine=machine)",
             ),
             (
                 "machines: what was asked elsewhere is not charged",
-                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
-                "_Found(found.given_up, [], {}, machine, found.end)",
+                "given_up=[*found.given_up, *found.rows], rows=[], answers={}, machine=machine)",
+                "rows=[], answers={}, machine=machine)",
             ),
             (
                 "machines: what was given up before is not charged",
-                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
-                "_Found(found.rows, [], {}, machine, found.end)",
+                "given_up=[*found.given_up, *found.rows], rows=[], answers={}, machine=machine)",
+                "given_up=found.rows, rows=[], answers={}, machine=machine)",
             ),
-            ("machines: giving up is not written down", "if moved or not begun:", "if not begun:"),
+            ("machines: giving up is not written down", "if moved or not begun or", "if not begun or"),
             ("machines: what was given up is asked alike later", "    if found.given_up:\n", "    if False:\n"),
             ("machines: nobody writes down which one", "    if found.machine:\n", "    if False:\n"),
             (
                 "machines: forgotten at checkpoints",
-                "_Found([], self._owed, self._answers, self._machine)",
-                "_Found([], self._owed, self._answers)",
+                "_Found([], self._owed, self._answers, head, self._machine)",
+                "_Found([], self._owed, self._answers, head)",
             ),
         ],
     ),
@@ -1685,15 +1723,26 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "store/importing.py",
         "tests/experiment/test_importing.py",
         [
-            ("import: every time anew", "here = known.get(row.origin)", "here = None"),
-            ("import: less replaces more", '{**most, "deal"', '{**counted, "deal"'),
+            ("import: every time anew", "here = known.get(row.origin, [])", "here = []"),
+            ("import: less replaces more", "else larger(former[1], spent)", "else former[1]"),
+            (
+                "import: copies of a run are one, whatever they released",
+                "earlier = not _finished(row) and any(",
+                'earlier = any(one.state != "imported" for one in here) or any(',
+            ),
+            ("import: own code repeats itself", "repeats = not (row.nonce or other.nonce) and", "repeats ="),
+            ("import: every ledger begins with every other", "and links.startswith(others)", ""),
+            ("import: two ends are one", "and row.seconds == other.seconds:", ":"),
+            ("import: one end is two", "and row.seconds == other.seconds:", "and False:"),
             ("import: own files of earlier versions are strangers", "return found.people", "return row.people"),
         ],
     ),
     (
         "store/store.py",
-        "tests/experiment/test_importing.py tests/test_failing_steps.py tests/test_assembly.py",
+        "tests/experiment/test_importing.py tests/experiment/test_store.py tests/test_failing_steps.py "
+        "tests/test_assembly.py",
         [
+            ("store: new runs where others are lost", "        self._database.check_runs()\n", ""),
             ("the ledger has no chain of its own", 'if previous != found["link"]:', "if False:"),
             ("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED"),
             ("outlet: a failed run looks like a stopped one", '"stopped" if failed is None else "failed"', '"stopped"'),
@@ -1713,9 +1762,49 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "store/checkpoint.py",
+        "tests/experiment/test_store.py",
+        [("litter: what safetensors began stays", ', ".tmp*")', ")")],
+    ),
+    (
         "store/database.py",
-        "tests/experiment/test_importing.py",
-        [("import: tables of any shape", "if tables != _statements(made):", "if False:")],
+        "tests/experiment/test_importing.py tests/experiment/test_store.py tests/experiment/test_lost_journals.py",
+        [
+            ("import: tables of any shape", "if tables != _statements(made):", "if False:"),
+            ("store: runs may be lost", "if self._has_totals and self._totals() !=", "if False and self._totals() !="),
+            (
+                "store: runs are not counted",
+                "(len(digests), _sum_digests(digests)):",
+                "(self._totals()[0], _sum_digests(digests)):",
+            ),
+            (
+                "store: lost runs are known again",
+                "(len(digests), _sum_digests(digests)):",
+                "(len(digests), self._totals()[1]):",
+            ),
+            (
+                "litter: a folder that is gone is a full disk",
+                "if of_run is not None and not of_run.is_dir():",
+                "if False:",
+            ),
+            ("store: two numbers of runs are one", "if len(found) != 1:", "if not found:"),
+            (
+                "store: one run may be read where others are lost",
+                """            self._check_totals([row["digest"] for row in found])""",
+                """            run is None and self._check_totals([row["digest"] for row in found])""",
+            ),
+            (
+                "store: a ledger may be read where runs are lost",
+                """            self._check_totals([row["digest"] for row in runs])\n""",
+                "",
+            ),
+            (
+                "store: earlier ones never count their runs",
+                'if kind == "immediate" and not',
+                'if kind == "never" and not',
+            ),
+            ("store: altered rows are counted", "for row in self.runs()]", 'for row in self.select("runs")]'),
+        ],
     ),
     (
         "data/federate.py",
@@ -1779,7 +1868,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/experiment/test_other_machines.py tests/experiment/test_lost_journals.py "
         "tests/experiment/test_own_randomness.py tests/experiment/test_lifetime.py tests/experiment/test_resume.py",
         [
-            ("machines: run files do not ask which one", "row.begun, machine)", "row.begun)"),
+            ("machines: run files do not ask which one", "row.begun, machine, durable)", 'row.begun, "", durable)'),
+            ("journal: own code's is as any other", "row.begun, machine, durable)", "row.begun, machine, False)"),
+            ("machines: nobody says how often", "if attempts > row.given_up:", "if False:"),
+            ("run files: a forked process goes on", "if os.getpid() != self._process:", "if False:"),
+            ("run files: a forked process closes the journal", "if os.getpid() == self._process:", "if True:"),
             ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),
             ("run files: a limit over runs is not kept", "row.planned) if limited else None", "row.planned) and None"),
             (

@@ -87,6 +87,12 @@ def _import_sentences(found: Any) -> list[str]:
         f"{one['run']} -> {one['name']}: for one {one['unit']}{', as planned' if one['as_planned'] else ''}"
         for one in found["imported"]
     ]
+    told += [
+        f"{one['run']} was resumed in both stores, and did not release the same as {' and '.join(one['beside'])} here: "
+        "both count."
+        for one in found["imported"]
+        if one["beside"]
+    ]
     number = len(found["imported"])
     told.append(
         f"Imported the spending of {number} run{'s' if number != 1 else ''} of {found['from']} into {found['store']}. "

@@ -128,7 +128,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
 def _advance(prepared: Prepared, store: Store, run: str, watch: Watch | None) -> Summary:
     """Work on a run whose lock this process holds until the run is done."""
     processes.keep_freed()
-    with _explain_resuming(run, store.folder), single_threaded(), saving(store.folder):
+    with _explain_resuming(run, store.folder), single_threaded(), saving(store.folder, store.path(run)):
         # A resumed run that computes other values gives up what it asked since the last checkpoint (OtherValuesError).
         # The second attempt has nothing to compare with, so it cannot give up again.
         with contextlib.suppress(OtherValuesError):
@@ -170,6 +170,7 @@ class _Session:
             prepared.identity,
             Ledger(prepared.schedule.clients, prepared.method.unit),
             machine=describe_machine(experiment.device),
+            durable=not prepared.repeats,
             limited=experiment.budget_over_runs is not None,
         )
         gate = gate_of(prepared)

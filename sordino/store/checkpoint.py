@@ -148,8 +148,8 @@ MAKERS: dict[str, Callable[..., Any]] = {"array": _array, "tensor": _tensor, "pa
 
 
 MODELS = "models.safetensors"
-LEFTOVERS = ("round-*", "memory*", "models*", "ledger-*", "blend-*")
-"""Files that sessions of a run write into its folder, finished or not."""
+LEFTOVERS = ("round-*", "memory*", "models*", "ledger-*", "blend-*", ".tmp*")
+"""Files that sessions of a run write into its folder, finished or not; safetensors begins its own with `.tmp`."""
 
 
 @dataclass(frozen=True)

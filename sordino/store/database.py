@@ -1,6 +1,8 @@
 """SQLite file of a store: tables whose rows are chained by digests, and its failures as errors for users.
 
 Whatever is read is compared with a digest that was written with it: a damaged store is refused, never half believed.
+Each row of the table `runs` has a digest of its own, and the table `totals` has one of all of them: a removed or
+imported run has no folder that would tell of it if its row were lost.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from typing import Any, Literal
 from sordino.errors import UserError
 from sordino.util.files import sync_folder
 
-VERSION = 3
+VERSION = 4
 """Version of the tables below: a store of another version is refused."""
+WITHOUT_TOTALS = 3
+"""Version of tables that lack `totals` alone (Sordino 0.4): they get it when they are first written to."""
 DATABASE = "sordino.db"
 TABLES = {
     "runs": (
@@ -49,9 +53,11 @@ TABLES = {
         *("sampled blob not null", "entries integer not null", "shares integer not null", "link blob not null"),
         "primary key (run, position)",
     ),
+    "totals": ("runs integer not null", "digests text not null"),
 }
 """Each table's columns. A row of `runs` ends with a digest of all that it holds; among that are, for each other table,
-the end of a chain of digests over the run's rows there, so that a row which was changed, lost or added shows."""
+the end of a chain of digests over the run's rows there, so that a row which was changed, lost or added shows. The one
+row of `totals` has the number of all runs, and the sum of their rows' digests (`_sum_digests`)."""
 COLUMNS = {
     table: tuple(column.split()[0] for column in columns if not column.startswith("primary key"))
     for table, columns in TABLES.items()
@@ -64,9 +70,16 @@ def _statements(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 CREATED = _statements(TABLES)
+EARLIER = {table: statement for table, statement in CREATED.items() if table != "totals"}
+"""Tables of a store of Sordino 0.4."""
+MODULUS = 1 << 256
 DETAILS = ("rounds", "clients", "ledger")
-LACKING: dict[int, dict[str, tuple[str, ...]]] = {2: {"rounds": ("loss",), "ledger": ("entries", "shares")}}
-"""Columns that the tables of earlier versions lack, for each version that can be read (2: Sordino 0.3)."""
+LACKING: dict[int, dict[str, tuple[str, ...]]] = {
+    2: {"rounds": ("loss",), "ledger": ("entries", "shares")},
+    WITHOUT_TOTALS: {},
+}
+"""Columns that the tables of earlier versions lack, for each version that can be read (2: Sordino 0.3). All of them
+lack `totals`."""
 NO_ROWS = ""
 """Beginning of a chain of digests."""
 
@@ -86,6 +99,7 @@ class Database:
 
     lacking: tuple[str, ...] = ()
     """Columns that the ledger of a store of an earlier version lacks."""
+    _has_totals = True
 
     def __init__(self, folder: Path, earlier: bool = False) -> None:
         """Open the database, or create it with its tables. One of an `earlier` version must exist, and is only read."""
@@ -111,6 +125,8 @@ class Database:
         with saving(self._folder):
             self._connection.execute(f"begin {kind}")
             try:
+                if kind == "immediate" and not self._has_totals:
+                    self._add_totals()
                 yield
                 self._connection.execute("commit")
             except BaseException:
@@ -127,18 +143,22 @@ class Database:
 
     def runs(self, run: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of the table `runs`, oldest first, or that of one run; refuse one that was altered."""
-        rows = [row for row in self.select("runs") if run is None or row["run"] == run]
-        for row in rows:
-            if row["digest"] != _row_digest(row):
-                raise damaged(self._folder, f"the row of the run {row['run']!r} has been altered")
+        with self._one_state():
+            found = self.select("runs")
+            rows = [row for row in found if run is None or row["run"] == run]
+            for row in rows:
+                if row["digest"] != _row_digest(row):
+                    raise damaged(self._folder, f"the row of the run {row['run']!r} has been altered")
+            self._check_totals([row["digest"] for row in found])
         return rows
 
     def details(self, run: str, table: str) -> list[dict[str, Any]]:
         """Return a run's rows of a table; refuse them if they were altered."""
         with self.transaction("deferred"):
-            found = [row for row in self.select("runs") if row["run"] == run]
+            runs = self.select("runs")
+            self._check_totals([row["digest"] for row in runs])
             rows = self.select(table, "run = ?", (run,))
-        whole = [row for row in found if row["digest"] == _row_digest(row)]
+        whole = [row for row in runs if row["run"] == run and row["digest"] == _row_digest(row)]
         if not whole or whole[0][f"{table}_chain"] != _chain(NO_ROWS, rows):
             raise damaged(self._folder, f"what it says of {run!r} under {table!r} has been altered")
         return rows
@@ -158,9 +178,49 @@ class Database:
         self.execute(f"update runs set {table}_chain = ? where run = ?", (NO_ROWS, run))
 
     def seal(self, run: str) -> None:
-        """Write the digest of a run's row."""
+        """Write the digest of a run's row, and add it to that of all rows in place of the former one."""
         (row,) = self.select("runs", "run = ?", (run,))
-        self.execute("update runs set digest = ? where run = ?", (_row_digest(row), run))
+        digest, (runs, digests) = _row_digest(row), self._totals()
+        former = [] if row["digest"] is None else [row["digest"]]
+        self.execute("update runs set digest = ? where run = ?", (digest, run))
+        left = int(digests, 16) - int(_sum_digests(former), 16)
+        totals = (runs + 1 - len(former), _sum_digests([f"{left % MODULUS:x}", digest]))
+        self.execute("update totals set runs = ?, digests = ?", totals)
+
+    def check_runs(self) -> None:
+        """Refuse a table `runs` that has lost or gained rows."""
+        with self._one_state():
+            self._check_totals([digest for (digest,) in self.execute("select digest from runs").fetchall()])
+
+    def _one_state(self) -> contextlib.AbstractContextManager[None]:
+        """Return a transaction to read one state of the store, unless there is one already."""
+        return contextlib.nullcontext() if self._connection.in_transaction else self.transaction("deferred")
+
+    def _check_totals(self, digests: list[str | None]) -> None:
+        """Refuse a table `runs` whose rows have other digests than all that were written."""
+        if self._has_totals and self._totals() != (len(digests), _sum_digests(digests)):
+            raise damaged(self._folder, "runs that it had are missing, or are not those that were written")
+
+    def _totals(self) -> tuple[int, str]:
+        """Return the number of all runs, and the sum of their rows' digests."""
+        found = self.select("totals")
+        if len(found) != 1:
+            raise damaged(self._folder, "the number of its runs is missing")
+        return found[0]["runs"], found[0]["digests"]
+
+    def _add_totals(self) -> None:
+        """Add the table `totals` to a store of an earlier version, within a transaction; another process may have done
+        so meanwhile."""
+        version, _ = self._tables()
+        if version == WITHOUT_TOTALS:
+            digests = [row["digest"] for row in self.runs()]
+            self._create_totals(digests)
+        self._has_totals = True
+
+    def _create_totals(self, digests: list[str | None]) -> None:
+        self.execute(CREATED["totals"])
+        self.execute("insert into totals values (?, ?)", (len(digests), _sum_digests(digests)))
+        self.execute(f"pragma user_version = {VERSION}")
 
     def check_pages(self) -> None:
         """Refuse a file that SQLite finds damaged."""
@@ -182,18 +242,20 @@ class Database:
                 raise damaged(self._folder, "it has lost its tables")
             with self.transaction("immediate"):
                 if not self._tables()[1]:
-                    for statement in CREATED.values():
+                    for statement in EARLIER.values():
                         self._connection.execute(statement)
-                    self._connection.execute(f"pragma user_version = {VERSION}")
+                    self._create_totals([])
             sync_folder(self._folder)
-        elif version in LACKING:
+        elif (version, tables) == (WITHOUT_TOTALS, EARLIER):
+            self._has_totals = False
+        elif version in LACKING and version != WITHOUT_TOTALS:
             raise UserError(
                 f"The store {self._folder} was written by an earlier version of Sordino (its tables are of version "
                 f"{version}, not {VERSION}). What its runs have cost people still counts: `sordino runs --import "
                 f"{shlex.quote(str(self._folder))} --store NEW` takes it over into another store; use that from then "
                 "on."
             )
-        elif version != VERSION:
+        elif version not in (VERSION, WITHOUT_TOTALS):
             raise UserError(
                 f"The store {self._folder} was written by another version of Sordino (its tables are of version "
                 f"{version}, not {VERSION}), or its database is damaged: choose another folder with --store."
@@ -213,8 +275,8 @@ class Database:
                 f"are {', '.join(map(str, sorted(LACKING)))} and {VERSION}. Stores before version 2 did not "
                 "record whose data a run used."
             )
-        lacking = LACKING[version]
-        self.lacking = lacking["ledger"]
+        lacking, self._has_totals = LACKING[version], False
+        self.lacking = lacking.get("ledger", ())
         self._columns = {
             table: tuple(column for column in columns if column not in lacking.get(table, ()))
             for table, columns in COLUMNS.items()
@@ -222,6 +284,7 @@ class Database:
         made = {
             table: tuple(column for column in columns if column.split()[0] not in lacking.get(table, ()))
             for table, columns in TABLES.items()
+            if table in EARLIER
         }
         if tables != _statements(made):
             raise damaged(self._folder, "its tables are not as they were made")
@@ -250,6 +313,15 @@ def _row_digest(row: dict[str, Any]) -> str:
     return _digest({**row, "digest": None})
 
 
+def _sum_digests(digests: Iterable[str | None]) -> str:
+    """Return the sum of digests modulo 2^256, in hexadecimal; what is no digest counts as zero."""
+    total = 0
+    for digest in digests:
+        with contextlib.suppress(TypeError, ValueError):
+            total += int(digest, 16)  # type: ignore[arg-type]
+    return f"{total % MODULUS:064x}"
+
+
 def _chain(head: str, rows: Iterable[dict[str, Any]]) -> str:
     """Return the end of a chain of digests that begins at `head` and continues over `rows`."""
     for row in rows:
@@ -276,13 +348,19 @@ CANNOT_WRITE = {
 
 
 @contextlib.contextmanager
-def saving(folder: Path) -> Iterator[None]:
-    """Turn failures to write or read the store into errors for the user."""
+def saving(folder: Path, of_run: Path | None = None) -> Iterator[None]:
+    """Turn failures to write or read the store in `folder` into errors for the user; `of_run` is the folder of the run
+    that is under way."""
     try:
         yield
     except ConnectionError:  # a worker process that is gone, not a file
         raise
     except OSError as error:
+        if of_run is not None and not of_run.is_dir():
+            raise UserError(
+                f"The folder {of_run} is gone: it was removed while its run was under way. All that the run was going "
+                "to spend counts as spent; start it anew with `sordino run`."
+            ) from error
         raise _cannot_write(folder, error.strerror or str(error)) from error
     except sqlite3.ProgrammingError:
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from sordino.federation.rounds import RoundReport
 from sordino.federation.run_state import Restored
 from sordino.federation.transcript import Transcript
 from sordino.federation.transport import ClientMemory, MemorySnapshot
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import Ledger, Row, split_attempt
 from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import check_keepable
 from sordino.store.database import saving
@@ -34,6 +35,7 @@ class RunFiles:
         identity: str,
         ledger: Ledger,
         machine: str = "",
+        durable: bool = True,
         limited: bool = False,
         saves_every_round: bool = False,
     ) -> None:
@@ -45,10 +47,12 @@ class RunFiles:
             identity: Hash of everything that decides the run's results; the run must have been started with it.
             ledger: An empty ledger, to which the rows of the last checkpoint are appended.
             machine: Description of the machine that computes values; empty where sites do.
+            durable: Whether every charge is on disk before anything is asked: needed unless a resumed run repeats its
+                values.
             limited: Whether to refuse charges above what the run planned to spend at the most.
             saves_every_round: Whether a checkpoint follows every round.
         """
-        self._store, self._run = store, run
+        self._store, self._run, self._process = store, run, os.getpid()
         self.folder = store.path(run)
         """Folder of the run's files."""
         self._pending = Progress([], [], [])
@@ -79,12 +83,15 @@ class RunFiles:
             for past, link in store.linked_rows(run):
                 ledger.append(past, link)
             self._restore(row.checkpoint, row.seconds)
-        self._journal = Journal(self.folder, len(ledger.rows), ledger.head, row.begun, machine)
+        self._journal = Journal(self.folder, len(ledger.rows), ledger.head, row.begun, machine, durable)
         for spent, link in self._journal.given_up:
             self._pending.ledger.append((len(self.ledger.rows), spent, link))
             self.ledger.append(spent, link)
         if not row.begun:  # only now that it is there
             store.begin(run)
+        attempts = 1 + max((split_attempt(spent.question)[1] for spent, _ in self._journal.given_up), default=-1)
+        if attempts > row.given_up:  # before anything is asked again
+            store.give_up(run, attempts)
 
     def attach(self, memory: ClientMemory | None) -> None:
         """Restore clients' memory from the last checkpoint, and include it in all later ones; None where the transport
@@ -98,6 +105,7 @@ class RunFiles:
             memory.take_over(self.folder, self._snapshot)
 
     def charge(self, rows: Sequence[Row]) -> None:
+        self._check_process()
         if not rows:
             return
         if self._limit is not None and not within(spending_of_ledger(self.ledger), self._limit):
@@ -108,14 +116,15 @@ class RunFiles:
                 "asked; run it without budget_over_runs to see what it comes to."
             )
         links = self.ledger.links[-len(rows) :]
-        with saving(self._store.folder):
+        with saving(self._store.folder, self.folder):
             self._journal.write(rows, links)
         position = len(self.ledger.rows) - len(rows)
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
     def answered(self, question: int, drawn: int) -> None:
+        self._check_process()
         if drawn:
-            with saving(self._store.folder):
+            with saving(self._store.folder, self.folder):
                 self._journal.answered(question, drawn)
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
@@ -145,9 +154,10 @@ class RunFiles:
 
         With the `models` of a finished run, clients' memory and the journal are needed no longer.
         """
+        self._check_process()
         if models is not None:
             self._journal.check_settled()
-        with saving(self._store.folder):
+        with saving(self._store.folder, self.folder):
             snapshot = None if self._memory is None else self._memory.commit()
             checkpoint = checkpoints.Checkpoint(
                 round=now.rounds,
@@ -175,8 +185,18 @@ class RunFiles:
             checkpoints.remove_leftovers(self.folder, saved.name, *kept)
 
     def close(self) -> None:
-        """Close the files."""
-        self._journal.close()
+        """Close the files, unless they are another process's."""
+        if os.getpid() == self._process:
+            self._journal.close()
+
+    def _check_process(self) -> None:
+        """Refuse to go on in a process that was forked from the one that opened the files, which goes on as well."""
+        if os.getpid() != self._process:
+            raise UserError(
+                f"Code of the run {self._run!r} has forked its process ({self._process}), and the new process "
+                f"({os.getpid()}) goes on with the run. Nothing of it is kept. The first process may end the run; let "
+                "code that calls os.fork end the new process with os._exit."
+            )
 
     def _restore(self, file: KeptFile, seconds: float) -> None:
         """Read the last checkpoint, which earlier sessions of `seconds` came to."""

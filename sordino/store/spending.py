@@ -432,6 +432,8 @@ def _count_unfinished(row: RunRow, store: Store, lost: bool) -> Spent:
     limited = row.configuration.get("budget_over_runs") is not None  # nothing is asked beyond the plan
     turns = 0 if limited else row.planned.get("turns", row.rounds)
     plan = _with_attempts(cast(Spent, row.planned), ledger)
+    if lost and not limited:
+        plan = _repeated(plan, 1 + row.given_up)
     return larger(spending_of_ledger(ledger.completed(row.rounds, turns, planned={})), plan)
 
 
@@ -441,6 +443,16 @@ def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
     if not _record_level(plan) or not more:
         return plan
     return {**plan, "recipes": [[*recipe, *more] for recipe in plan["recipes"]]}
+
+
+def _repeated(plan: Spent, times: int) -> Spent:
+    """Return the spending of a plan that was carried out several times."""
+    found: Spent = {
+        "unit": plan["unit"],
+        "mu": [None if mu is None else mu * math.sqrt(times) for mu in plan["mu"]],
+        "recipes": [[[rate, multiplier, times * count] for rate, multiplier, count in one] for one in plan["recipes"]],
+    }
+    return {**found, "promised": [times * part for part in plan["promised"]]} if "promised" in plan else found
 
 
 def _unbounded(unit: Unit) -> Spent:

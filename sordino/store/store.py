@@ -35,6 +35,8 @@ PLANNED = "planned"
 """Key beside those of the configuration: the most that the run will spend."""
 JOURNAL = "journal"
 """Key beside those of the configuration: whether the run's journal has been created."""
+GIVEN_UP = "given_up"
+"""Key beside those of the configuration: most attempts at a question that were given up."""
 FAILED = "failed"
 """Key beside those of the configuration: the first failure of a step at a client, in words."""
 NOTES = "notes"
@@ -43,6 +45,8 @@ NONCE = "nonce"
 """Key beside those of the configuration: the run's nonce, in hexadecimal digits."""
 IMPORTED = "imported"
 """Key in the summary of an imported run: its name in the store in which it was made."""
+LINKS = "links"
+"""Key in the summary of an imported run: beginnings of its ledger's links, which tell its releases from others."""
 PATIENCE = 30.0
 """Seconds to wait while other processes admit runs, before an error."""
 
@@ -79,6 +83,8 @@ class RunRow:
     """Notes told to the user before the run began, some of which depend on that machine at that time; None likewise."""
     nonce: bytes = b""
     """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
+    given_up: int = 0
+    """Most attempts at a question that were given up and followed by another; each may have asked the whole plan."""
     failed: str | None = None
     """First failure at a client, in words; None without one. A failure may tell of records."""
 
@@ -180,15 +186,15 @@ class Store:
             self._make_folder(run)
         return run
 
-    def take_over(self, row: RunRow, spent: Mapping[str, Any], known: RunRow | None) -> str:
-        """Store the spending of another store's run, and return its name here; `known` is its row from an earlier
-        import, which is updated."""
-        summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent}
+    def take_over(self, row: RunRow, spent: Mapping[str, Any], links: str | None, known: RunRow | None) -> str:
+        """Store the spending of another store's run and the `links` of its ledger, and return its name here; `known` is
+        its row from an earlier import, which is updated."""
+        summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent, LINKS: links}
         summary |= {key: value for key, value in (row.summary or {}).items() if key == "epsilon"}
         with self._database.transaction("immediate"):
             if known is not None:
-                values = (json.dumps({"run": known.run, **summary}), known.run)
-                self._database.execute("update runs set summary = ? where run = ?", values)
+                values = (json.dumps({"run": known.run, **summary}), row.seconds, known.run)
+                self._database.execute("update runs set summary = ?, seconds = ? where run = ?", values)
                 self._database.seal(known.run)
                 return known.run
             number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
@@ -205,6 +211,7 @@ class Store:
 
     def _insert(self, given: Mapping[str, Any]) -> None:
         """Add a row to the table `runs`, within a transaction."""
+        self._database.check_runs()
         places = ",".join("?" * len(given))
         self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
         self._database.seal(given["run"])
@@ -212,6 +219,11 @@ class Store:
     def begin(self, run: str) -> None:
         """Store that a run's journal has been created: if it is ever missing, it has been lost."""
         self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
+
+    def give_up(self, run: str, attempts: int) -> None:
+        """Store that questions of a run had so many attempts before they are asked again: the journal, which has their
+        rows, may be lost."""
+        self._write_beside(run, lambda configuration: configuration | {GIVEN_UP: attempts})
 
     def fail(self, run: str, what: str) -> None:
         """Store that something failed at a client; the first such sentence stays, whatever becomes of the run."""
@@ -367,7 +379,7 @@ class Store:
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
         planned, begun, notes, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES, FAILED))
-        nonce = bytes.fromhex(configuration.pop(NONCE, ""))
+        nonce, given_up = bytes.fromhex(configuration.pop(NONCE, "")), configuration.pop(GIVEN_UP, 0)
         ended: RunState = "stopped" if failed is None else "failed"
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else ended
         if summary is not None:
@@ -378,6 +390,7 @@ class Store:
             begun=begun,
             notes=notes,
             nonce=nonce,
+            given_up=given_up,
             failed=failed,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 from helpers import QUICK_KEYS, command, refused
 
 from sordino.api import resume, run
@@ -17,14 +20,17 @@ from sordino.data import load
 from sordino.data.federate import fingerprint
 from sordino.errors import UserError
 from sordino.federation.rounds import RoundReport
+from sordino.method import Result
+from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import FIRST_LINK
+from sordino.privacy.release import Update, sends
 from sordino.privacy.unit import Unit
 from sordino.store import database as databases
 from sordino.store import journal as journals
 from sordino.store.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _row_digest, _statements
 from sordino.store.ledger_rows import ledger_of
-from sordino.store.spending import OverRuns, over_runs
+from sordino.store.spending import OverRuns, over_runs, remove
 from sordino.store.store import JOURNAL, PLANNED, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -72,6 +78,7 @@ def as_version_two(store: Path) -> None:
             content += length + journals.LENGTH.pack(journals.zlib.crc32(length)) + body + link
         path.write_bytes(content)
     connection = sqlite3.connect(store / DATABASE, isolation_level=None)
+    connection.execute("drop table totals")
     made = _statements({t: [c for c in TABLES[t] if c.split()[0] not in lacking.get(t, ())] for t in TABLES})
     columns = {t: [c for c in COLUMNS[t] if c not in lacking.get(t, ())] for t in TABLES}
     links = {name: [row.link for row in rows] for name, rows in ledgers.items()}
@@ -193,6 +200,101 @@ def test_more_spending_replaces_less(tmp_path: Path) -> None:
     assert len(imported(old, new)["imported"]) == 1
     assert total(new)["epsilon"]["outsider"] == pytest.approx(epsilon_of(1.0, DELTA))
     assert (imported(old, new)["imported"], total(new)["runs"]) == ([], 1)
+
+
+@dataclass(frozen=True)
+class Whimsical(DPFedAvg):
+    """DP-FedAvg whose clients send other values each time."""
+
+    title: ClassVar[str] = "whims"
+
+    @sends(lambda self: {"update": Update(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        update = torch.full_like(message["global"], random.SystemRandom().random())
+        return Result(send={"update": update}, keep={"model": message["global"]}, start=message["global"])
+
+
+def spent_in(store: Path, name: str) -> float:
+    """The mu that a finished run has for an outsider."""
+    summary = Store(store).get(name).summary
+    assert summary is not None
+    return float(summary["spent"]["mu"][0])
+
+
+def branches(
+    tmp_path: Path, keys: dict[str, Any], after: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Path, Path]:
+    """A run that was stopped, whose store was copied, and that was taken up in both."""
+    monkeypatch.setattr("sordino.federation.server.SAVE_SECONDS", 0)
+    here, there = tmp_path / "here", tmp_path / "there"
+
+    def watch(report: RoundReport) -> None:
+        if report.round + 1 == after:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=here, watch=watch, **keys)
+    shutil.copytree(here, there)
+    (row,) = Store(here).all()
+    for store in (here, there):
+        resume(row.run, store)
+    return row.run, here, there
+
+
+@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("gone", [False, True])
+def test_releases_that_differ_between_copies_of_a_store_count_with_both(
+    after: int, gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Own code does not repeat itself: four rounds and those that were asked again, in each copy. Whoever imports them
+    once more, or by way of a third store, finds them known."""
+    name, here, there = branches(tmp_path, KEYS | {"method": f"{__name__}:Whimsical"}, after, monkeypatch)
+    shutil.copytree(there, tmp_path / "copy")
+    both = math.hypot(spent_in(here, name), spent_in(there, name))
+    assert both >= math.sqrt(5 + 5) / 2
+    if gone:
+        for store in (here, there):
+            remove(name, Store(store))
+    told = command("runs", "--import", there, "--store", here).out
+    assert f"{name} was resumed in both stores, and did not release the same as {name} here: both count." in told
+    assert total(here)["epsilon"]["outsider"] == pytest.approx(epsilon_of(both, DELTA))
+    for source in (there, tmp_path / "copy"):
+        assert imported(source, here)["known"] == [name]
+    third = tmp_path / "third"
+    assert len(imported(here, third)["imported"]) == 2
+    assert imported(there, third)["known"] == [name]
+    assert total(third)["epsilon"] == pytest.approx(total(here)["epsilon"])
+
+
+def test_copies_of_a_run_that_repeats_itself_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it was taken up in one of them, in both or in none."""
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path / "early", watch=stop, **KEYS)
+    (row,) = Store(tmp_path / "early").all()
+    shutil.copytree(tmp_path / "early", tmp_path / "late")
+    resume(row.run, tmp_path / "late")
+    shutil.copytree(tmp_path / "early", tmp_path / "again")
+    resume(row.run, tmp_path / "again")
+    for old, new in (("early", "late"), ("late", "again"), ("late", "early")):
+        assert imported(tmp_path / old, tmp_path / new)["known"] == [row.run]
+        assert total(tmp_path / new)["epsilon"]["outsider"] == pytest.approx(epsilon_of(1.0, DELTA))
+
+
+def test_built_in_code_that_was_taken_up_on_other_machines_counts_with_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There one round was asked again with other noise; the rounds after it answer to other messages."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    name = stopped(here)
+    shutil.copytree(here, there)
+    resume(name, here)
+    monkeypatch.setattr("sordino.experiment.run.describe_machine", lambda device: "elsewhere")
+    resume(name, there)
+    (one,) = imported(there, here)["imported"]
+    assert one["beside"] == [name]
+    both = math.hypot(spent_in(here, name), spent_in(there, name))
+    assert both >= math.sqrt(4 + 5) / 2
+    assert total(here)["epsilon"]["outsider"] == pytest.approx(epsilon_of(both, DELTA))
 
 
 def test_own_files_are_known_by_the_records_that_version_two_read(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,11 +22,9 @@ from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.ledger import FIRST_LINK, Ledger, Row
 from sordino.privacy.release import Charge
-from sordino.store.journal import MARK, DamagedJournalError, Journal, OtherValuesError, rows_after
+from sordino.store import journal as journals
+from sordino.store.journal import EARLIER_MARK, HEAD, DamagedJournalError, Journal, OtherValuesError, rows_after
 from sordino.store.store import Store
-
-HEAD = len(MARK + FIRST_LINK) + 32
-"""Bytes of a journal without rows."""
 
 
 def rows(count: int) -> list[Row]:
@@ -62,25 +62,133 @@ def test_a_row_is_on_disk_when_it_has_been_written(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_torn_tail_is_ignored_wherever_it_is_torn(tmp_path: Path) -> None:
-    """A record that was not finished paid for nothing; writing goes on where the last whole one ends."""
+def snapshots(folder: Path, chosen: list[Row], **given: Any) -> tuple[list[bytes], list[bytes]]:
+    """Contents of a journal before the first row and after each, and the rows' links."""
+    links = Ledger(70_001, rows=chosen).links
+    journal = Journal(folder, 0, FIRST_LINK, begun=False, **given)
+    found = [journal.path.read_bytes()]
+    for row, link in zip(chosen, links, strict=True):
+        journal.write([row], [link])
+        found.append(journal.path.read_bytes())
+    os.close(journal._file)  # type: ignore[arg-type]  # as a kill leaves it
+    return found, links
+
+
+def test_a_record_that_a_kill_interrupted_is_ignored_wherever_it_ends(tmp_path: Path) -> None:
+    """It paid for nothing; writing goes on where the last whole one ends, which counts before the head says so."""
     chosen = rows(3)
-    path, links = written(tmp_path, chosen)
-    whole = path.read_bytes()
-    ends = []
-    for count in (1, 2):
-        (tmp_path / str(count)).mkdir()
-        ends.append(written(tmp_path / str(count), chosen[:count])[0].stat().st_size)
-    for place in range(HEAD, len(whole)):
+    (_, second, third), (path,) = [*snapshots(tmp_path, chosen[:2])[0]], tmp_path.glob("ledger-*")
+    links = Ledger(70_001, rows=chosen).links
+    whole = second[:HEAD] + third[HEAD:]
+    for place in range(len(second), len(whole) + 1):
         path.write_bytes(whole[:place])
-        known = sum(place >= end for end in ends)
+        known = 2 if place == len(whole) else 1
         assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen[:known]
-        if place % 100:
+        if place % 100 and known == 1:
             continue
         journal = Journal(tmp_path, 0, FIRST_LINK, begun=True)
         journal.write(chosen, links)  # a resumed run charges everything again
         journal.close()
-        assert path.read_bytes() == whole
+        assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen
+        assert path.read_bytes()[HEAD:].startswith(whole[HEAD:])
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_lost_tail_is_told_wherever_it_begins(durable: bool, tmp_path: Path) -> None:
+    """Also at the end of a record, and of the head."""
+    chosen = rows(3)
+    *_, whole = snapshots(tmp_path, chosen, machine="here", durable=durable)[0]
+    (path,) = tmp_path.glob("ledger-*")
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place])
+        with pytest.raises(DamagedJournalError, match="is damaged, its last rows are lost" if place >= HEAD else None):
+            rows_after(tmp_path, 0, FIRST_LINK, begun=True)
+        if place % 50 and place != HEAD:
+            continue
+        for machine, repeats in (("here", False), ("elsewhere", False), ("elsewhere", True)):
+            with pytest.raises(DamagedJournalError):
+                Journal(tmp_path, 0, FIRST_LINK, True, machine, durable=not repeats)
+        assert path.read_bytes() == whole[:place]
+
+
+def test_a_run_that_repeats_itself_goes_on_after_a_loss_but_nowhere_else(tmp_path: Path) -> None:
+    """Whoever comes later, behind a checkpoint too, knows that questions were asked that no row tells of."""
+    chosen = rows(3)
+    *_, whole = snapshots(tmp_path, chosen, machine="here", durable=False)[0]
+    (path,) = tmp_path.glob("ledger-*")
+    path.write_bytes(whole[:-1])
+    links = Ledger(70_001, rows=chosen).links
+    journal = Journal(tmp_path, 0, FIRST_LINK, True, "here", durable=False)
+    journal.write(chosen[:1], links[:1])
+    after = journal.following(1, links[0])
+    after.write(chosen[1:2], links[1:2])
+    for one in (journal, after):
+        one.close()
+    for position, previous in ((0, FIRST_LINK), (1, links[0])):
+        with pytest.raises(DamagedJournalError, match="may have lost its last rows"):
+            Journal(tmp_path, position, previous, True, "elsewhere", durable=False)
+        Journal(tmp_path, position, previous, True, "here", durable=False)
+    assert rows_after(tmp_path, 1, links[0], begun=True) == chosen[1:2]
+
+
+def test_after_a_power_cut_a_run_goes_on_only_where_it_repeats_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither rows nor the head that told of them may have come to the disk; one that was closed is whole."""
+    chosen = rows(2)
+    contents = snapshots(tmp_path, chosen, machine="here", durable=False)[0]
+    (path,) = tmp_path.glob("ledger-*")
+    monkeypatch.setattr(journals, "_boot", lambda: bytes(31) + b"1")
+    for place, content in enumerate(contents):
+        path.write_bytes(content)
+        with pytest.raises(DamagedJournalError, match="may have lost its last rows"):
+            Journal(tmp_path, 0, FIRST_LINK, True, "elsewhere", durable=False)
+        with pytest.raises(DamagedJournalError, match="may have lost its last rows"):
+            Journal(tmp_path, 0, FIRST_LINK, True, "here", durable=True)
+        if place:
+            assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen[:place]
+        else:
+            with pytest.raises(DamagedJournalError, match="may have lost its last rows"):
+                rows_after(tmp_path, 0, FIRST_LINK, begun=True)
+        journal = Journal(tmp_path, 0, FIRST_LINK, True, "here", durable=False)
+        journal.close()
+        with pytest.raises(DamagedJournalError, match="may have lost its last rows"):
+            Journal(tmp_path, 0, FIRST_LINK, True, "elsewhere", durable=False)
+
+
+@pytest.mark.parametrize("written", [0, 2])
+def test_a_journal_that_was_closed_is_whole_under_any_boot(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, synced = rows(2), []
+    links = Ledger(70_001, rows=chosen).links
+    monkeypatch.setattr(os, "fsync", lambda file, original=os.fsync: (synced.append(file), original(file)))
+    Journal(tmp_path, 0, FIRST_LINK, False, "here", durable=False)
+    journal = Journal(tmp_path, 0, FIRST_LINK, True, "here", durable=False)
+    synced.clear()
+    journal.write(chosen[:written], links[:written])
+    assert not synced
+    journal.close()
+    assert len(synced) == 2, "first what it says, then that it says so"
+    monkeypatch.setattr(journals, "_boot", lambda: bytes(31) + b"1")
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen[:written]
+    moved = Journal(tmp_path, 0, FIRST_LINK, True, "elsewhere", durable=False)
+    assert [row for row, _ in moved.given_up] == chosen[:written]
+
+
+def test_where_values_do_not_repeat_every_record_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the head says that it is there."""
+    chosen, seen = rows(2), []
+    links = Ledger(70_001, rows=chosen).links
+    journal = Journal(tmp_path, 0, FIRST_LINK, begun=False)
+    monkeypatch.setattr(os, "fsync", lambda _: seen.append(journal.path.read_bytes()))
+    journal.write(chosen, links)
+    journal.answered(1, 7)
+    sizes = [len(content) for content in seen]
+    assert len(sizes) == 3
+    assert sizes == sorted(set(sizes))
+    assert all(content[:HEAD] != journal._head.encode() for content in seen)
+    journal.close()
 
 
 def test_a_changed_byte_is_told_wherever_it_is(tmp_path: Path) -> None:
@@ -99,11 +207,12 @@ def test_a_changed_byte_of_an_answer_is_told(tmp_path: Path) -> None:
     chosen = rows(2)
     links = Ledger(70_001, rows=chosen).links
     journal = Journal(tmp_path, 0, FIRST_LINK, begun=False)
-    sizes = []
+    sizes, heads = [], []
     for row, link, drawn in zip(chosen, links, (2**191, 7), strict=True):
         journal.write([row], [link])
         journal.answered(row.question, drawn)
         sizes.append(journal.path.stat().st_size)
+        heads.append(journal.path.read_bytes()[:HEAD])
     journal.close()
     again = Journal(tmp_path, 0, FIRST_LINK, begun=True)
     again.write(chosen[:1], links[:1])
@@ -120,7 +229,7 @@ def test_a_changed_byte_of_an_answer_is_told(tmp_path: Path) -> None:
         with pytest.raises(DamagedJournalError):
             rows_after(tmp_path, 0, FIRST_LINK, begun=True)
     for place in range(sizes[1], len(whole)):
-        again.path.write_bytes(whole[:place])
+        again.path.write_bytes(heads[1] + whole[HEAD:place])
         assert Journal(tmp_path, 0, FIRST_LINK, begun=True).given_up == []
 
 
@@ -151,15 +260,18 @@ def test_one_that_was_not_begun_has_nothing_to_lose(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
 
 
-def test_one_of_an_earlier_version_goes_on_with_a_beginning(tmp_path: Path) -> None:
-    """It had none, and nobody wrote down that it was there; what was being written last is dropped."""
+@pytest.mark.parametrize(("begun", "has_head"), [(None, False), (True, True)])
+def test_one_of_an_earlier_version_goes_on_with_a_beginning(begun: bool | None, has_head: bool, tmp_path: Path) -> None:
+    """It had none, and nobody wrote down that it was there, or one without a length; what was being written last is
+    dropped."""
     chosen = rows(3)
     path, links = written(tmp_path, chosen)
     whole = path.read_bytes()
-    path.write_bytes(whole[HEAD:-1])
-    assert rows_after(tmp_path, 0, FIRST_LINK, begun=None) == chosen[:2]
+    head = EARLIER_MARK + FIRST_LINK + hashlib.sha256(tmp_path.name.encode()).digest()
+    path.write_bytes((head if has_head else b"") + whole[HEAD:-1])
+    assert rows_after(tmp_path, 0, FIRST_LINK, begun) == chosen[:2]
     for _ in range(2):  # its writer may be killed before it is written down
-        journal = Journal(tmp_path, 0, FIRST_LINK, begun=None)
+        journal = Journal(tmp_path, 0, FIRST_LINK, begun)
         assert rows_after(tmp_path, 0, FIRST_LINK, begun=True) == chosen[:2]
     journal.write(chosen, links)
     journal.close()
@@ -262,6 +374,16 @@ def test_what_was_asked_stays_charged_however_often_a_run_is_stopped(
     assert len(Store(tmp_path / "stopped").ledger(name)) == 3
     resume(name, tmp_path / "stopped")
     assert trace(tmp_path / "stopped", name) == trace(tmp_path / "whole", run(store=tmp_path / "whole", **KEYS)["run"])
+
+
+@pytest.mark.parametrize("left", [HEAD, -1])
+def test_own_code_is_not_resumed_when_its_last_charges_are_lost(left: int, tmp_path: Path) -> None:
+    """It may not repeat what was asked: that would be released twice, and charged once."""
+    name = stopped(tmp_path, after=3)
+    (journal,) = (tmp_path / "runs" / name).glob("ledger-*")
+    journal.write_bytes(journal.read_bytes()[:left])
+    assert f"The journal {journal} is damaged, its last rows are lost" in refused("resume", name, "--store", tmp_path)
+    assert Store(tmp_path).get(name).state == "stopped"
 
 
 def test_a_damaged_journal_is_told_when_its_run_is_taken_up(tmp_path: Path) -> None:

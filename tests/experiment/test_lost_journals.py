@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -17,15 +18,16 @@ from killing import die_at, killed
 
 from sordino.api import resume, run
 from sordino.errors import UserError
+from sordino.experiment import run as running
 from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.ledger import FIRST_LINK
 from sordino.privacy.unit import Unit
 from sordino.store import checkpoint, journal, ledger_rows
 from sordino.store.database import Database
 from sordino.store.journal import MARK, Journal
 from sordino.store.ledger_rows import Account
+from sordino.store.run_files import RunFiles
 from sordino.store.spending import over_runs, remove, spending_of_run
 from sordino.store.store import JOURNAL, PLANNED, Store
 
@@ -201,6 +203,69 @@ def test_one_that_is_lost_while_its_run_goes_on_is_missed_when_that_is_stopped(t
     assert spent(tmp_path) == cost(ROUNDS)
 
 
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_a_folder_that_is_removed_while_its_run_goes_on_is_named(tmp_path: Path) -> None:
+    def watch(report: RoundReport) -> None:
+        if report.round == 1:
+            take_away_all_files(tmp_path)
+
+    with pytest.raises(UserError, match=f"The folder {tmp_path}/runs/dp-fedavg-digits-1 is gone: it was removed while"):
+        run(store=tmp_path, watch=watch, **KEYS)
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
+@pytest.mark.parametrize("deed", ["charge", "answered", "save", "close"])
+def test_a_process_that_code_of_a_run_forks_cannot_go_on_with_the_run(
+    deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, codes = getattr(RunFiles, deed), []
+
+    def forked(files: RunFiles, *given: Any) -> Any:
+        before = [path.read_bytes() for path in journals(tmp_path)]
+        child = os.fork()
+        if not child:
+            try:
+                original(files, *given)
+            except UserError as error:
+                os._exit(7 if "has forked its process" in str(error) else 8)
+            finally:
+                os._exit(9 if deed != "close" else 7)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        assert [path.read_bytes() for path in journals(tmp_path)] == before
+        return original(files, *given)
+
+    monkeypatch.setattr(RunFiles, deed, forked)
+    with pytest.raises(ZeroDivisionError) if deed == "close" else contextlib.nullcontext():
+        run(store=tmp_path, watch=stop_after(2) if deed == "close" else None, **KEYS)
+    assert set(codes) == {7}
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
+@pytest.mark.parametrize("lost", [1, 700])
+def test_a_journal_that_has_lost_its_last_rows_counts_as_planned(
+    lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built-in code repeats what is lost on a machine of the same kind, at the same cost; elsewhere it is refused."""
+    name = stopped(tmp_path, 4)
+    (path,) = journals(tmp_path)
+    path.write_bytes(path.read_bytes()[:-lost])
+    assert spent(tmp_path) == cost(ROUNDS)
+    assert f"The journal {path} is damaged, its last rows are lost" in refused("ledger", name, "--store", tmp_path)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(running, "describe_machine", lambda device: "elsewhere")
+        with pytest.raises(UserError, match="its last rows are lost: put it back from a copy, or start the run anew"):
+            resume(name, tmp_path)
+    assert spent(tmp_path) == cost(ROUNDS)
+    with pytest.raises(ZeroDivisionError):
+        resume(name, tmp_path, watch=stop_after(1))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(running, "describe_machine", lambda device: "elsewhere")
+        with pytest.raises(UserError, match="may have lost its last rows"):
+            resume(name, tmp_path)
+    assert resume(name, tmp_path)["epsilon"]["outsider"] == cost(ROUNDS)
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
 def as_an_earlier_version_left_it(store: Path, without: Collection[str] = (JOURNAL,)) -> None:
     """Nobody wrote down whether a journal was begun, and journals began with their first record."""
     database = Database(store)
@@ -211,7 +276,7 @@ def as_an_earlier_version_left_it(store: Path, without: Collection[str] = (JOURN
             database.seal(row["run"])
     database.close()
     for path in journals(store):
-        path.write_bytes(path.read_bytes()[len(journal._head(path, FIRST_LINK)) :])
+        path.write_bytes(path.read_bytes()[journal.HEAD :])
 
 
 def test_runs_of_an_earlier_version_are_read_as_they_were(tmp_path: Path) -> None:

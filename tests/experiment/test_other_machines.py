@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,49 @@ def test_a_run_stopped_on_another_machine_counts_as_planned_and_what_was_asked_a
         for spent in (row.planned, spending_of_run(row, store))
     )
     assert counted > most
+
+
+@pytest.mark.parametrize("keys", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_journal_that_is_lost_after_questions_were_asked_again_counts_the_plan_for_each_attempt(
+    keys: dict[str, Any], again: int, at: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Nobody knows how far each came."""
+    name = stopped(tmp_path, 3, keys=keys)
+    for attempt in range(again):
+        at(f"elsewhere {attempt}")
+        stopped(tmp_path, 2, name)
+        stopped(tmp_path, 1, name)  # repeats itself
+    for path in (tmp_path / "runs" / name).glob("ledger-*"):
+        path.unlink()
+    store = Store(tmp_path)
+    row, times = store.get(name), 1 + again
+    assert row.planned is not None
+    counted = spending_of_run(row, store)
+    assert counted["mu"] == pytest.approx([math.sqrt(times) * mu for mu in row.planned["mu"]])
+    planned = [[[rate, noise, times * count] for rate, noise, count in one] for one in row.planned["recipes"]]
+    assert counted["recipes"] == [recipe for recipe in counted["recipes"] if recipe in planned or not recipe]
+    assert all(recipe in counted["recipes"] for recipe in planned)
+
+
+def test_after_a_power_cut_on_another_machine_nobody_knows_what_was_asked_again(
+    at: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = stopped(tmp_path, 3)
+    at("elsewhere")
+
+    def victim() -> None:
+        die_at(Journal, "write", 2, "after")
+        resume(name, tmp_path)
+
+    assert killed(victim)
+    monkeypatch.setattr(journal, "_boot", lambda: bytes(31) + b"1")
+    with pytest.raises(DamagedJournalError, match="may have lost its last rows"):
+        rows_after(tmp_path / "runs" / name, 0, bytes(32), begun=True)
+    store = Store(tmp_path)
+    row = store.get(name)
+    assert row.planned is not None
+    assert spending_of_run(row, store)["mu"][0] == pytest.approx(math.sqrt(2) * row.planned["mu"][0])
 
 
 def test_an_altered_description_shows(at: Callable[[str], None], tmp_path: Path) -> None:

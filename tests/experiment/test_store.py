@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -17,7 +18,7 @@ from helpers import COMMAND, QUICK, command, process, refused
 from sordino.errors import UserError
 from sordino.simulator.memory import Memory
 from sordino.store import checkpoint
-from sordino.store.database import NO_ROWS, _chain
+from sordino.store.database import DATABASE, NO_ROWS, _chain
 from sordino.store.store import NewRun, Progress, Store
 from sordino.util.files import KeptFile
 
@@ -158,6 +159,81 @@ def test_what_the_database_says_cannot_be_altered(alteration: str, tmp_path: Pat
             getattr(Store(tmp_path), {"rounds": "curve"}.get(table, table))(name)
 
 
+def removed(folder: Path, count: int = 2) -> list[str]:
+    """Runs of a store that were removed: no folder tells of them."""
+    store = Store(folder)
+    names = [store.create("a", about()) for _ in range(count)]
+    for name in names:
+        store.remove(name, lambda name=name: {"run": name, "spent": {}})
+    store.close()
+    return names
+
+
+def altered(folder: Path, *statements: str) -> None:
+    connection = sqlite3.connect(folder / DATABASE)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def lose_a_cell(folder: Path) -> None:
+    """One byte of a page's head says how many rows the page has: two, and from now on one."""
+    content = bytearray((folder / DATABASE).read_bytes())
+    assert content[4100] == 2
+    content[4100] = 1
+    (folder / DATABASE).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lose_a_cell,
+        lambda folder: altered(folder, "delete from runs where number = 2"),
+        lambda folder: altered(folder, "delete from runs"),
+        lambda folder: altered(folder, "update runs set digest = null where number = 2"),
+        lambda folder: altered(folder, "delete from totals"),
+        lambda folder: altered(folder, "insert into totals select * from totals"),
+        lambda folder: altered(folder, "update totals set runs = 1"),
+    ],
+)
+def test_a_removed_run_whose_row_is_lost_is_missed(loss: Callable[[Path], None], tmp_path: Path) -> None:
+    first, _ = removed(tmp_path)
+    loss(tmp_path)
+    store = Store(tmp_path)
+    reads = (store.all, lambda: store.get(first), lambda: store.ledger(first), lambda: store.create("b", about()))
+    for read in reads:
+        with pytest.raises(UserError, match=r"is damaged .*: put it back from a copy"):
+            read()
+    assert not list(tmp_path.glob("runs/b*")), "nothing is begun"
+
+
+def test_a_store_of_version_three_is_read_as_it_is_and_counts_its_runs_once_it_is_written_to(tmp_path: Path) -> None:
+    names = removed(tmp_path)
+    altered(tmp_path, "drop table totals", "pragma user_version = 3")
+    before = (tmp_path / DATABASE).read_bytes()
+    early, late = Store(tmp_path), Store(tmp_path)
+    assert [row.run for row in early.all()] == names[::-1]
+    assert (tmp_path / DATABASE).read_bytes() == before
+    names += [early.create("a", about()), late.create("a", about())]  # both have seen it without
+    for store in (early, late, Store(tmp_path)):
+        assert [row.run for row in store.all()] == names[::-1]
+    altered(tmp_path, "delete from runs where number = 1")
+    for store in (early, late, Store(tmp_path)):
+        with pytest.raises(UserError, match="runs that it had are missing"):
+            store.all()
+
+
+def test_a_store_of_version_three_with_an_altered_row_counts_nothing(tmp_path: Path) -> None:
+    removed(tmp_path)
+    altered(tmp_path, "drop table totals", "pragma user_version = 3", "update runs set people = 'others'")
+    with pytest.raises(UserError, match="has been altered"):
+        Store(tmp_path).create("a", about())
+    altered(tmp_path, "pragma user_version = 4")
+    with pytest.raises(UserError, match="its tables are not as they were made"):
+        Store(tmp_path)
+
+
 def test_the_ledger_has_a_chain_of_its_own(tmp_path: Path) -> None:
     """Whoever makes the store's digests fit again still has the ledger's links against them."""
     name = command(*RUN, "--store", tmp_path).document["run"]
@@ -266,6 +342,19 @@ def _write_often(folder: Path) -> None:
         store.advance(run, done, KeptFile("c", ""), 0.0, Progress([], [(done, 0, 0.5, None, None)], []))
         assert len(store.clients(run)) == done
     store.close()
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_a_kill_left_of_a_file_being_written_is_removed(finished: bool, tmp_path: Path) -> None:
+    """A kill while safetensors writes leaves a file with a name of its own."""
+    name = command(*RUN, "--store", tmp_path).document["run"] if finished else Store(tmp_path).create("a", about())
+    left = tmp_path / "runs" / name / ".tmpQ3xY9b"
+    left.touch()
+    if finished:
+        command("resume", name, "--store", tmp_path)
+    else:
+        checkpoint.remove_leftovers(left.parent, "lock")
+    assert not left.exists()
 
 
 def test_a_finished_run_leaves_no_scratch_files(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def _advance(
     deadlines: Deadlines,
 ) -> Summary:
     """Work on a deployed run until it is done and all sites know; `ground` is None where the run itself is done."""
-    with store.lock(run), single_threaded(), saving(store.folder), contextlib.ExitStack() as closing:
+    with store.lock(run), single_threaded(), saving(store.folder, store.path(run)), contextlib.ExitStack() as closing:
         journal = DeploymentJournal(store.path(run))
         closing.callback(journal.close)
         if journal.fact("run") is None:
