@@ -63,7 +63,7 @@ def test_debians_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(
         sources.SOURCES,
         "fashion-mnist",
-        sources.Source(**{**known.__dict__, "system": (system,)}),
+        sources.DataSource(**{**known.__dict__, "system": (system,)}),
     )
     write_idx(system, "", "t10k", True)
     entry = next(entry for entry in catalogue(tmp_path) if entry.name == "fashion-mnist")

@@ -274,7 +274,7 @@ def test_a_wrong_schema_is_one_sentence(tmp_path: Path, text: str, sentence: str
 def test_a_schema_and_options_that_contradict_it(folder: Path) -> None:
     schema = folder.parent / "schema.toml"
     given = ("run", "--data", folder, "--schema", schema)
-    assert "change it" in refused(*given, "--drop", "age")
+    assert "put them into it" in refused(*given, "--drop", "age")
     assert "the schema's label is 'ill'" in refused(*given, "--label", "sex")
     assert "There is no schema" in refused("run", "--data", folder, "--schema", folder / "none.toml")
     assert "'schema' was given for the known data set 'digits'" in refused("run", "--data=digits", "--schema", schema)

@@ -52,7 +52,7 @@ def test_a_mechanism_that_costs_more_than_its_noise_says_is_refused_beforehand(t
     [
         ('method = "ifca"', "without noise"),
         ('noise = "integers"', "infinite"),
-        ('method = "dp-fedsam"\nvariant = "paper"', "costs more"),
+        ('method = "dp-fedsam"\nvariant = "paper"', "only known after a run"),
     ],
 )
 def test_a_plan_is_refused_whose_epsilon_would_not_be_the_runs(text: str, why: str, tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_within_a_line_is_told(tmp_path: Path) -> None:
     job = SimpleNamespace(out=io.BytesIO(b'{"begun": "dp-fed'), cell=object(), telling=object())
-    with pytest.raises(WorkerError, match="The same command goes on"):
+    with pytest.raises(WorkerError, match="Give the same command again"):
         _hear(cast(Any, job), {}, Store(tmp_path))
 
 

@@ -158,7 +158,7 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     store = Store(tmp_path)
     run = start(prepared(store=tmp_path), store).run
     assert store.get(run).configuration["precision"] == "fp32"
-    monkeypatch.setattr(running, "_while_held", lambda prepared, *_: {"precision": prepared.learner.precision})
+    monkeypatch.setattr(running, "_advance", lambda prepared, *_: {"precision": prepared.learner.precision})
     takes(1.0, 2.0, monkeypatch)
     other = prepared(store=tmp_path)
     configuration = other.experiment.model_dump(mode="json")
