@@ -231,7 +231,7 @@ def test_a_journal_that_is_lost_after_questions_were_asked_again_counts_the_plan
     keys: dict[str, Any], again: int, at: Callable[[str], None], tmp_path: Path
 ) -> None:
     """Nobody knows how far each came."""
-    name = stopped(tmp_path, 3, keys=keys)
+    name = stopped(tmp_path, 3, **keys)
     for attempt in range(again):
         at(f"elsewhere {attempt}")
         stopped(tmp_path, 2, name)
@@ -251,7 +251,7 @@ def test_a_journal_that_is_lost_after_questions_were_asked_again_counts_the_plan
 def test_after_a_power_cut_on_another_machine_nobody_knows_what_was_asked_again(
     at: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = stopped(tmp_path, 3)
+    name = stopped(tmp_path, 3, **CLIENTS)
     at("elsewhere")
 
     def victim() -> None:

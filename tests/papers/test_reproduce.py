@@ -240,7 +240,7 @@ def test_what_is_missing_is_told_before_work(tiny):
         (("feddpa", "--index"), "--index takes no paper"),
         (("nobody", "--list"), "There is no paper 'nobody'"),
         (("feddpa", "--tune", " "), "--tune is empty"),
-        (("--index", "--store", "nowhere"), "has no repeated table yet"),
+        (("--index", "--store", "nowhere"), "has no reproduced table yet"),
         (("feddpa", "--tune", "rate"), "is not understood"),
         (("feddpa", "table-3", "--seeds", "1", "--tune", "tua=1,2"), "tua"),
     ],
