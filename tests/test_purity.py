@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from sordino.simulator.simulation import Simulation
+from sordino.simulator.local_transport import Simulation
 from torch import Tensor, nn
 
 from sordino.assembly import gate_of, simulate

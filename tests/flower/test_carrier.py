@@ -277,7 +277,7 @@ def test_a_site_unknown_to_the_server_is_refused_with_a_sentence(post, tmp_path,
 def test_another_authority_is_refused_with_a_sentence(post, tmp_path):
     serving.create_server(tmp_path / "other", ["localhost"])
     keys.make_node_key(tmp_path)
-    with pytest.raises(NotAdmittedError, match=r"not vouched for.*ca\.pem"):
+    with pytest.raises(NotAdmittedError, match=r"not certified by .*ca\.pem"):
         take_part(bytes, ServerAddress(post.server.address, tmp_path / "other" / keys.AUTHORITY), tmp_path, print)
 
 

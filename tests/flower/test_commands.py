@@ -189,7 +189,7 @@ def test_mistakes_of_a_site_are_told_in_a_sentence(sordino, tmp_path):
     assert "site init" in refusal(sordino("join", "server", *server, *ca))
     assert "site init" in refusal(sordino("site", "status", "nowhere"))
     assert "no records at" in refusal(sordino("site", "init", "--name", "a", "--data", "none.csv"))
-    assert "letters" in refusal(sordino("site", "init", "--name", "../a", "--data", "none.csv"))
+    assert "A-Z" in refusal(sordino("site", "init", "--name", "../a", "--data", "none.csv"))
     data = str(table(tmp_path, "a.csv"))
     assert refusal(sordino("site", "init", "--name", "a", "--data", data, "--label", "outcome", "--max-epsilon", "-1"))
     assert not Path("a").exists()

@@ -91,7 +91,7 @@ def test_any_masses_are_divided_among_columns_exactly(parts: list[int]) -> None:
 def test_a_table_that_does_not_add_up_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     original = integers.columns
 
-    def spoilt(wanted: list[int]) -> integers.Table:
+    def spoilt(wanted: list[int]) -> integers.SamplingTable:
         table = original(wanted)
         table.thresholds[HALF] += np.uint64(1)
         return table
