@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from sordino.simulator.local_transport import Simulation
 from torch import Tensor, nn
 
 from sordino.assembly import gate_of, simulate
@@ -30,6 +29,7 @@ from sordino.federation.client import Question
 from sordino.method import Method, Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.release import Update, sends
+from sordino.simulator.local_transport import Simulation
 from sordino.testing.case import Case, OneRound
 from sordino.util.processes import single_threaded
 

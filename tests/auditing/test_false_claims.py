@@ -188,8 +188,8 @@ def test_a_question_that_is_asked_again_after_a_resume_and_paid_for_once(patched
     ("where", "clients", "rounds"), [("on entry 101 of 650", 8, 4), ("at client 2", 32, 2), ("in question 1", 4, 16)]
 )
 def test_noise_that_is_missing_somewhere(where: str, clients: int, rounds: int, patched: Any) -> None:
-    """Of all the noise together so little is missing that the whole does not show it: it is at most 1.7 standard errors off
-    where the client, or the question, is 7 off."""
+    """Of all the noise together so little is missing that the whole does not show it: it is at most 1.7 standard errors
+    off where the client, or the question, is 7 off."""
     original = Floats.noised
 
     def less(self: Floats, rows: Tensor, cover: Any, source: Any, purpose: Any, who: Any) -> Tensor:
