@@ -148,7 +148,7 @@ class Federation(Protocol):
     features: int
     """Number of values in one record."""
     task: Task
-    """What is predicted for a record."""
+    """Task: what is predicted for a record."""
 
     @property
     def classes(self) -> int:

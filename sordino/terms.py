@@ -142,7 +142,7 @@ class Costs:
     """Smallest cohort (U_min): a question with fewer answers is not used."""
     budget: Budget
     allowance: Allowance
-    """What each release may spend. In a deployment at record level, that of a client with as many records as are
+    """Allowance of each release. In a deployment at record level, that of a client with as many records as are
     declared."""
     notes: list[str]
     """Sentences that the user should know before the run."""

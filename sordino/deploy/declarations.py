@@ -1,4 +1,4 @@
-"""What an experiment must declare to be deployed (shape, labels, number of sites), and checks of what cannot be."""
+"""Declarations of a deployed experiment (shape, labels, number of sites), and refusals of what cannot be deployed."""
 
 from __future__ import annotations
 

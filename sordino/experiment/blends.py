@@ -42,7 +42,7 @@ class Blends:
     files: list[Path]
     """The pieces, in the order of the clients."""
     task: Task
-    """What the mixtures predict."""
+    """Task that the mixtures are for."""
 
     def figures(self, *names: str) -> np.ndarray:
         """Columns of the accuracies by name, one row for each client by its number."""

@@ -1,4 +1,4 @@
-"""What an experiment is: the keys of a TOML file and the options of the command line are the same."""
+"""`Experiment`: the configuration of a run. Keys of a TOML file and options of the command line are the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = "schema"
 BUDGETS = ("epsilon", "noise_multiplier")
 """The keys that say how much noise there is."""
 RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set": {"clipping": "quantile"}}
-"""What an experiment is that names no method: what our comparisons recommend (`sordino advise`, experiments/)."""
+"""Settings of an experiment that names no method: our comparisons recommend them (`sordino advise`, experiments/)."""
 
 
 AT_SITES = "the sites' own data"
@@ -54,7 +54,7 @@ class Experiment(BaseModel):
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
     table: Schema | None = None
-    """What the columns of own tabular data are; the key `schema` names the file in which it stands
+    """Schema of own tabular data: the meaning of its columns. The key `schema` names the file that holds it
     (`sordino data schema` writes one)."""
     drop: tuple[str, ...] = ()
     """Columns of own tabular data that are left out, where there is no schema."""
@@ -64,10 +64,11 @@ class Experiment(BaseModel):
     records: int | None = Field(default=None, ge=1, le=MOST)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
-    """How records are dealt: iid, dirichlet:ALPHA, shards:S, labels:P%, natural, or `package.module:function`, a
-    function of labels, number of clients and a random generator that gives each record's client."""
+    """Rule that deals records to clients: iid, dirichlet:ALPHA, shards:S, labels:P%, natural, or
+    `package.module:function`, a function of labels, number of clients and a random generator that gives each record's
+    client."""
     clients: int | None = Field(default=None, ge=1, le=MOST)
-    """How many clients; by default all natural ones, else 100."""
+    """Number of clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """The share of each client's records kept for testing."""
     test: Literal["own", "official"] = "own"
@@ -86,17 +87,17 @@ class Experiment(BaseModel):
     privacy: Literal["dp", "none"] = "dp"
     """`dp`: what leaves is clipped and noised. `none`: nothing is, with any method, and epsilon is infinite."""
     personal: Literal["own", "blend"] = "own"
-    """What a client predicts with in the end: the method's own personal model, or a `blend` of it, the server's
-    models (the last one and their mean over the rounds) and models that the client trains alone, weighed by records
+    """The model that a client predicts with in the end: the method's own personal model, or a `blend` of it, the
+    server's models (the last one and their mean over the rounds) and models that the client trains alone, weighed by records
     that they were not trained on. Nothing of it leaves."""
     rounds: int = Field(default=30, ge=1, le=1_000_000)
-    """How many rounds."""
+    """Number of rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)
     """The share of clients in a round; they take turns."""
     epsilon: Epsilon | None = None
     """The budget for the protected observer; 8 when neither it nor a noise multiplier is given."""
     delta: float | None = Field(default=None, ge=1e-100, lt=1)
-    """Of the budget; by default min(1e-5, N^-1.1 / 10) for N clients, or, where records are protected, for the N
+    """Delta of the budget; by default min(1e-5, N^-1.1 / 10) for N clients, or, where records are protected, for the N
     records of the client with most."""
     noise_multiplier: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
@@ -105,7 +106,7 @@ class Experiment(BaseModel):
     minimum_cohort: int | None = Field(default=None, ge=1, le=MOST)
     """The fewest clients with which a round is used; noise is shared out over these. By default all asked."""
     colluders: int = Field(default=0, ge=0, le=MOST)
-    """How many clients may tell the outsider their noise."""
+    """Number of clients that may tell the outsider their noise."""
     allow_vacuous_delta: bool = False
     """Admit delta >= 1/clients, or at record level 1/records, with a warning."""
     budget_over_runs: Epsilon | None = None
@@ -114,7 +115,7 @@ class Experiment(BaseModel):
     """In which numbers noise is simulated. `integers`: in the whole numbers of a deployment, drawn from the seed; a
     deployment that draws them from the same seed gives the same models, and epsilon is infinite in both."""
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Of the partition, the initial model, batches and simulated noise."""
+    """Seed of the partition, the initial model, batches and simulated noise."""
     columns: tuple[str, ...] | None = None
     """On real machines: the names of the features of tabular data, in their order: declared, they are public."""
     records_each: int | None = Field(default=None, ge=1, le=MOST)
@@ -241,7 +242,7 @@ class Experiment(BaseModel):
         return {k.removeprefix("model."): v for k, v in self.set.items() if k.startswith("model.")}
 
     def process_count(self) -> int:
-        """How many worker processes to use."""
+        """Return the number of worker processes."""
         if self.device != "cpu":
             return 1
         return self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
@@ -258,11 +259,11 @@ class Experiment(BaseModel):
         return decided
 
     def reading(self) -> Reading:
-        """How own files are read."""
+        """Return the options with which own files are read."""
         return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical)
 
     def public_choice(self) -> PublicChoice:
-        """How public records are chosen."""
+        """Return the rule by which public records are chosen."""
         chosen = None if self.public == "default" else self.public
         return PublicChoice(chosen, self.data_dir, self.reading(), self.test, self.seed)
 

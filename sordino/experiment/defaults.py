@@ -1,4 +1,4 @@
-"""What an experiment is where it does not say, and what states its runs have.
+"""Defaults of an experiment, and the states of runs.
 
 It imports no library, so that a list of runs can tell it at once.
 """

@@ -30,14 +30,14 @@ GROUP = "sordino.methods"
 OWN = ("", "method")
 """Scopes that mean the experiment's own method."""
 NAMED = 3
-"""How many other methods a sentence names."""
+"""Most other methods that a sentence names."""
 RULE = "rule"
 """The setting that names a field's kind in a table of its own: `[set.clipping]` with `rule = "quantile"`."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """What a key means."""
+    """Hyper-parameter that a key of the table `set` stands for."""
 
     owner: str
     """The method; empty for the experiment's own."""
@@ -47,7 +47,7 @@ class Address:
 
 
 def address(key: str) -> Address | None:
-    """What a key of the table `set` means; None for an option of the network."""
+    """Find the hyper-parameter that a key of the table `set` stands for; None for an option of the network."""
     if key.startswith("model."):
         return None
     parts = key.split(".")

@@ -105,7 +105,7 @@ MADE_BY_DATACLASSES = {
     *("__dataclass_fields__", "__dataclass_params__", "__init__", "__repr__", "__eq__", "__hash__"),
     *("__setattr__", "__delattr__", "__match_args__", "__replace__"),
 }
-"""What follows from a dataclass's fields, whose defaults are members themselves."""
+"""Attributes that Python derives from a dataclass's fields, whose defaults are members themselves."""
 
 
 PACKAGE = Path(__file__).resolve().parent.parent

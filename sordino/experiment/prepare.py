@@ -68,7 +68,7 @@ class Prepared(Terms):
 
     @property
     def ground(self) -> Ground:
-        """What the server knows of the data and the network."""
+        """Public facts about the data and the network."""
         records = None
         if self.public is not None:
             records = Records(self.public.x, self.public.y, self.learner, self.source.key("public") >> 32)

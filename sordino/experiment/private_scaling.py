@@ -41,7 +41,7 @@ from sordino.util.formatting import round_up
 ALMOST_ALL = 0.98
 """The share of the budget that the matrix gets: what is left is for training, of which there is none."""
 LEAST_DEVIATION = 0.01
-"""Of half a range: where noise leaves less, or less than nothing, a column keeps its range."""
+"""Share of half a range: a column whose noisy deviation is smaller, or negative, keeps its range."""
 FEW = 1e-9
 """The share of records that is kept for testing: none but the one that each client must keep."""
 

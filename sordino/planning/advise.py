@@ -30,7 +30,7 @@ from sordino.privacy.budget.client_level_plan import check_delta, default_delta
 from sordino.privacy.unit import Unit, rows_words
 
 Level = Unit | None
-"""What is protected; None where clients had better train alone."""
+"""Unit to protect; None where clients had better train alone."""
 HELPS: dict[Unit, float] = {Unit.CLIENT: 0.1, Unit.RECORD: 100.0}
 """Ratios from which a federated model improves a client's own model when the two are mixed. Clients with enough records
 to bear record-level noise do well alone, so that the ratio for records must be far higher."""

@@ -29,7 +29,7 @@ from sordino.tasks import Classification
 from sordino.util.processes import CAN_FORK, HungError, TrialError, in_child
 
 VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
-"""What keeps oneDNN from using instructions that a virtual machine may advertise and yet not have."""
+"""Environment variable that keeps oneDNN from instructions that a virtual machine may advertise and yet not have."""
 FASTER = 0.9
 """The share of fp32's time that bf16 may take at most: a tie is no reason to round coarsely."""
 TRIAL_SECONDS = 20.0
@@ -41,7 +41,7 @@ MEASURING_SECONDS = 300.0
 
 Fate = Literal["lived", "died", "unknown"]
 _known: dict[tuple[str, tuple[int, ...], int], dict[Precision, float]] = {}
-"""What was measured in this process, so that runs with several seeds all compute alike."""
+"""Measurements made in this process, so that runs with several seeds all compute alike."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PrecisionChoice:
 
     precision: Precision
     notes: list[str] = field(default_factory=list)
-    """What the user should know, the same each time."""
+    """Notes to the user, the same each time."""
     reasons: list[str] = field(default_factory=list)
     """Sentences for people who ask, with what was measured."""
 
@@ -58,7 +58,7 @@ class PrecisionChoice:
 def decide(
     asked: Precision, device: str, module: nn.Module, shape: tuple[int, ...], batch: int, resumed: bool
 ) -> PrecisionChoice:
-    """What `precision = asked` comes to for a network on records of `shape`, `batch` at a time."""
+    """Decide what `precision = asked` means for a network on records of `shape`, `batch` at a time."""
     if asked != "bf16" or torch.device(device).type != "cpu":
         return PrecisionChoice(asked)
     taken = seconds(module, shape, batch)  # also tells, of a resumed run, that this very network survives
@@ -81,7 +81,7 @@ def compute() -> None:
 
 
 def forked_trial(action: Callable[[], None] = compute) -> Fate:
-    """What becomes of a forked child that computes in bf16."""
+    """Find out whether a forked child survives computing in bf16."""
     if not CAN_FORK:
         return "unknown"
     try:

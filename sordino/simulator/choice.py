@@ -28,7 +28,7 @@ HOP = 5e-4
 
 
 class Wishes(Protocol):
-    """What an experiment says about its execution."""
+    """Keys of an experiment that concern its execution."""
 
     @property
     def engine(self) -> Literal["auto"] | Mode: ...
@@ -39,12 +39,12 @@ class Wishes(Protocol):
     @property
     def workers(self) -> int | None: ...
     def process_count(self) -> int:
-        """How many processes there may be."""
+        """Return the largest number of processes."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How to execute a run, and why."""
+    """Choice of execution, with its reasons."""
 
     engine: Mode
     workers: int
@@ -97,7 +97,7 @@ def described(engine: Mode, stack: int) -> str:
 
 
 def why_not_stacked(method: Method, learner: Learner, cohort: int, compiled: bool = False) -> str | None:
-    """What keeps clients from being stacked; None where nothing does. `compiled` is whether their steps are."""
+    """Find what keeps clients from being stacked; None where nothing does. `compiled` is whether their steps are."""
     obstacle = why_no_records_stacked(method, learner, compiled) if method.unit.record_level else None
     if obstacle:
         return obstacle
@@ -114,7 +114,7 @@ def why_not_stacked(method: Method, learner: Learner, cohort: int, compiled: boo
 
 
 def why_no_records_stacked(method: Method, learner: Learner, compiled: bool) -> str | None:
-    """What keeps clients from being stacked whose records are protected; None where nothing does."""
+    """Find what keeps clients whose records are protected from being stacked; None where nothing does."""
     if learner.chain is None:
         return "at record level networks of linear layers and simple activations are stacked, and no others"
     alone = any(takes_gradients_alone(releases) for releases in method.steps().values())
@@ -124,7 +124,7 @@ def why_no_records_stacked(method: Method, learner: Learner, compiled: bool) -> 
 
 
 def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, cohort: int) -> dict[Mode, float]:
-    """What one step takes for each client, stacked and one by one, in seconds by rule."""
+    """Estimate the seconds of one step for each client, stacked and one by one."""
     stacks = stack_count(cohort, stack_size(learner.layout.size))
     if method.unit.record_level:
         # Clients who take equally many steps are stacked, about so many kinds of them as there are numbers of steps.
@@ -156,7 +156,7 @@ class CompileChoice:
     reasons: list[str] = field(default_factory=list)
     """Sentences for people who ask."""
     made: CompiledSum | None = None
-    """What was compiled, where that was the way to find out whether it can be."""
+    """The compiled sum, where compiling was the way to find out whether it works."""
 
 
 def decide(
@@ -167,7 +167,7 @@ def decide(
     plan: RecordPlan | None,
     device: str,
 ) -> CompileChoice:
-    """What `compiled = asked` comes to. The number of worker processes is left out: results must not depend on it."""
+    """Decide what `compiled = asked` means. Worker processes are left out: results must not depend on their number."""
     if plan is None or device != "cpu":
         if asked == "always":
             raise UserError('compiled = "always" is for record-level methods on the CPU: leave `compiled` out.')

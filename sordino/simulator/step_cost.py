@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Size:
-    """How large a step of local training is."""
+    """Sizes of a step of local training."""
 
     parameters: int
     layers: int
@@ -102,17 +102,17 @@ WAYS: dict[tuple[bool, bool], Ways] = {
 
 
 NOISY = Cost(6e-4, 6e-5, 8e-11, 6e-9, 4e-9)
-"""Of a noisy gradient step of stacked clients whose records are protected, without drawing its noise, which costs as
-much either way."""
+"""Cost of a noisy gradient step of stacked clients whose records are protected, without drawing its noise, which costs
+as much either way."""
 
 
 def ways(learner: Learner, method: Method) -> Ways:
-    """What steps of a method cost with its network."""
+    """Return the costs of a method's steps with its network, stacked and one by one."""
     return WAYS[learner.chain is not None, method.optimizer == "sgd" and not method.momentum]
 
 
 def padding(sizes: np.ndarray, cohort: int, stacks: int, batch: int) -> float:
-    """How many steps stacked clients take for each that they need: all go on until the largest is done.
+    """Return the steps that stacked clients take for each that they need: all go on until the largest is done.
 
     `sizes` are the records of all clients, of whom a round has `cohort`, of all sizes alike, in `stacks` stacks.
     """
@@ -122,7 +122,7 @@ def padding(sizes: np.ndarray, cohort: int, stacks: int, batch: int) -> float:
 
 
 def eager_seconds(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
-    """What a noisy step of a record-level method takes when it is not compiled."""
+    """Estimate the seconds of a noisy step of a record-level method that is not compiled."""
     layers, products, outputs = 0, 0, 0
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:

@@ -77,7 +77,7 @@ def predict(models: Models, client: str | int, file: Path) -> Predictions:
 
 
 def probabilities(task: Task, network: nn.Module, x: np.ndarray) -> np.ndarray:
-    """What a network predicts for records `x`: (records, width), float64."""
+    """Predict for records `x` with a network: (records, width), float64."""
     with torch.no_grad():
         parts = [task.predict(network(part).double()) for part in torch.from_numpy(x).split(AT_ONCE)]
     return torch.cat(parts).numpy()
