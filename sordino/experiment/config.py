@@ -88,8 +88,8 @@ class Experiment(BaseModel):
     """`dp`: what leaves is clipped and noised. `none`: nothing is, with any method, and epsilon is infinite."""
     personal: Literal["own", "blend"] = "own"
     """The model that a client predicts with in the end: the method's own personal model, or a `blend` of it, the
-    server's models (the last one and their mean over the rounds) and models that the client trains alone, weighed by records
-    that they were not trained on. Nothing of it leaves."""
+    server's models (the last one and their mean over the rounds) and models that the client trains alone, weighed by
+    records that they were not trained on. Nothing of it leaves."""
     rounds: int = Field(default=30, ge=1, le=1_000_000)
     """Number of rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)
