@@ -210,7 +210,8 @@ class Whimsical(DPFedAvg):
 
     @sends(lambda self: {"update": Update(clip="clip")})
     def local(self, message: Any, me: Any, data: Any) -> Result:
-        update = torch.full_like(message["global"], random.SystemRandom().random())
+        update = torch.zeros_like(message["global"])
+        update[random.SystemRandom().randrange(len(update))] = 1.0  # another direction: clipping must not hide it
         return Result(send={"update": update}, keep={"model": message["global"]}, start=message["global"])
 
 
