@@ -1104,7 +1104,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "privacy/gradients.py",
-        "tests/test_failing_steps.py tests/deploy/test_failing_sites.py tests/privacy/test_gradients.py "
+        "tests/federation/test_failing_steps.py tests/deploy/test_failing_sites.py tests/privacy/test_gradients.py "
         "tests/test_contract.py",
         [
             ("records: NaN spoils the sum", "chosen[known]", "chosen"),
@@ -1392,8 +1392,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/spending.py",
-        "tests/experiment/test_deals.py tests/experiment/test_stopping.py tests/experiment/test_lifetime.py "
-        "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py "
+        "tests/store/test_deals.py tests/experiment/test_stopping.py tests/store/test_lifetime.py "
+        "tests/store/test_lost_journals.py tests/store/test_importing.py "
         "tests/experiment/test_other_machines.py tests/deploy/test_terms.py",
         [
             (
@@ -1485,8 +1485,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/journal.py",
-        "tests/experiment/test_other_machines.py tests/experiment/test_journal.py "
-        "tests/experiment/test_lost_journals.py tests/experiment/test_own_randomness.py",
+        "tests/experiment/test_other_machines.py tests/store/test_journal.py "
+        "tests/store/test_lost_journals.py tests/experiment/test_own_randomness.py",
         [
             ("own code: other values are used", "elif known != drawn:", "elif False:"),
             (
@@ -1621,12 +1621,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "parts/blending.py",
-        "tests/parts/test_blending.py tests/test_blend.py",
+        "tests/parts/test_blending.py tests/federation/test_blend.py",
         [("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]")],
     ),
     (
         "federation/blending.py",
-        "tests/test_blend.py",
+        "tests/federation/test_blend.py",
         [
             (
                 "blend: the mean is judged by the last model",
@@ -1638,7 +1638,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "federation/server.py",
-        "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py "
+        "tests/federation/test_failing_steps.py tests/federation/test_blend.py tests/experiment/test_stopping.py "
         "tests/experiment/test_resume.py tests/deploy/test_run_state.py",
         [
             (
@@ -1713,7 +1713,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/ledger_rows.py",
-        "tests/experiment/test_stopping.py tests/experiment/test_account.py",
+        "tests/experiment/test_stopping.py tests/store/test_account.py",
         [
             ("account: a result below its charges is right", "or printed[view] < said[view]", "or False"),
             ("any result follows from a ledger", "return abs(one - other) <= 1e-6 * max(1.0, abs(one))", "return True"),
@@ -1721,7 +1721,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/importing.py",
-        "tests/experiment/test_importing.py",
+        "tests/store/test_importing.py",
         [
             ("import: every time anew", "here = known.get(row.origin, [])", "here = []"),
             ("import: less replaces more", "else larger(former[1], spent)", "else former[1]"),
@@ -1739,7 +1739,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/store.py",
-        "tests/experiment/test_importing.py tests/experiment/test_store.py tests/test_failing_steps.py "
+        "tests/store/test_importing.py tests/store/test_store.py tests/federation/test_failing_steps.py "
         "tests/test_assembly.py",
         [
             ("store: new runs where others are lost", "        self._database.check_runs()\n", ""),
@@ -1755,7 +1755,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "assembly.py",
-        "tests/experiment/test_resume.py tests/test_failing_steps.py tests/test_assembly.py",
+        "tests/experiment/test_resume.py tests/federation/test_failing_steps.py tests/test_assembly.py",
         [
             ("checkpoints leave out what clients remember", "attach(transport.memory)", "attach(None)"),
             ("own steps may blame the machine everywhere", "own=not prepared.repeats", "own=False"),
@@ -1763,12 +1763,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/checkpoint.py",
-        "tests/experiment/test_store.py",
+        "tests/store/test_store.py",
         [("litter: what safetensors began stays", ', ".tmp*")', ")")],
     ),
     (
         "store/database.py",
-        "tests/experiment/test_importing.py tests/experiment/test_store.py tests/experiment/test_lost_journals.py",
+        "tests/store/test_importing.py tests/store/test_store.py tests/store/test_lost_journals.py",
         [
             ("import: tables of any shape", "if tables != _statements(made):", "if False:"),
             ("store: runs may be lost", "if self._has_totals and self._totals() !=", "if False and self._totals() !="),
@@ -1808,7 +1808,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "data/federate.py",
-        "tests/experiment/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py",
+        "tests/store/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py",
         [
             ("deals: other records are the same", "[dataset.x, dataset.y, torch", "[dataset.y, torch"),
             ("deals: everybody holds everything", ", torch.from_numpy(np.asarray(owner))])", "])"),
@@ -1823,7 +1823,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "util/files.py",
-        "tests/test_files.py",
+        "tests/util/test_files.py",
         [
             (
                 "lasting: a file takes another's place",
@@ -1838,7 +1838,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "util/toml.py",
-        "tests/test_toml.py",
+        "tests/util/test_toml.py",
         [("lasting: a number that was cut is taken", "if CUT.search(text):", "if False:")],
     ),
     (
@@ -1865,8 +1865,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/run_files.py",
-        "tests/experiment/test_other_machines.py tests/experiment/test_lost_journals.py "
-        "tests/experiment/test_own_randomness.py tests/experiment/test_lifetime.py tests/experiment/test_resume.py",
+        "tests/experiment/test_other_machines.py tests/store/test_lost_journals.py "
+        "tests/experiment/test_own_randomness.py tests/store/test_lifetime.py tests/experiment/test_resume.py",
         [
             ("machines: run files do not ask which one", "row.begun, machine, durable)", 'row.begun, "", durable)'),
             ("journal: own code's is as any other", "row.begun, machine, durable)", "row.begun, machine, False)"),
@@ -1945,7 +1945,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "experiment/run.py",
-        "tests/experiment/test_own_randomness.py tests/test_failing_steps.py",
+        "tests/experiment/test_own_randomness.py tests/federation/test_failing_steps.py",
         [
             ("own code: a resumed run has another nonce", "else row.notes, nonce=row.nonce)", "else row.notes)"),
             (
@@ -2005,7 +2005,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "report/statement.py",
-        "tests/deploy/test_tables.py tests/experiment/test_account.py",
+        "tests/deploy/test_tables.py tests/store/test_account.py",
         [
             ("a deployment on the default data", "if simulated else summary.trial_of", "if True else summary.trial_of"),
             (
@@ -2185,7 +2185,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "federation/client.py",
-        "tests/test_failing_steps.py tests/test_purity.py tests/deploy/test_failing_sites.py "
+        "tests/federation/test_failing_steps.py tests/federation/test_purity.py tests/deploy/test_failing_sites.py "
         "tests/experiment/test_places.py tests/test_own_methods.py tests/experiment/test_own_randomness.py "
         "tests/test_contract.py",
         [
@@ -2244,7 +2244,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "federation/transport.py",
-        "tests/test_failing_steps.py",
+        "tests/federation/test_failing_steps.py",
         [
             (
                 "outlet: a script goes on after a failure",
@@ -2260,7 +2260,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "simulator/engine.py",
-        "tests/test_purity.py",
+        "tests/federation/test_purity.py",
         [
             (
                 "outlet: evaluation may leave things lying about",
@@ -2286,12 +2286,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "federation/blending.py",
-        "tests/test_purity.py",
+        "tests/federation/test_purity.py",
         [("outlet: blending may leave things lying about", 'with self._clients.unchanged("blending"):', "if True:")],
     ),
     (
         "federation/purity.py",
-        "tests/test_purity.py",
+        "tests/federation/test_purity.py",
         [("outlet: a network goes on with what it has seen", "if self._refusal is not None:", "if False:")],
     ),
     (
@@ -2312,7 +2312,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "simulator/local_transport.py",
-        "tests/test_failing_steps.py tests/simulator/test_workers.py",
+        "tests/federation/test_failing_steps.py tests/simulator/test_workers.py",
         [
             ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),
             ("outlet: own steps may blame the machine", "MACHINE if not self._own else ()", "MACHINE"),
@@ -2329,7 +2329,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "simulator/workers.py",
-        "tests/test_failing_steps.py",
+        "tests/federation/test_failing_steps.py",
         [
             (
                 "outlet: what fails in one process alone is nobody's fault",
@@ -2340,7 +2340,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "federation/execution.py",
-        "tests/test_purity.py",
+        "tests/federation/test_purity.py",
         [
             (
                 "outlet: a step finds the last client's model",
@@ -2351,7 +2351,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "federation/purity.py",
-        "tests/test_purity.py",
+        "tests/federation/test_purity.py",
         [
             (
                 "outlet: what a step writes on itself is not looked at",
@@ -2599,7 +2599,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "federation/server.py",
-        "tests/test_own_methods.py tests/test_server.py tests/experiment/test_own_randomness.py",
+        "tests/test_own_methods.py tests/federation/test_server.py tests/experiment/test_own_randomness.py",
         [
             (
                 "own code: the run state is not told of answers",

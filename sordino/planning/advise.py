@@ -8,7 +8,7 @@ parameter. It does not depend on the number of rounds:
 - records protected: each of n clients adds noise of its own to the sum over its r records: n (r mu)^2 / d.
 
 mu is the Gaussian budget of epsilon at delta, d the number of shared parameters. The thresholds below come from
-measured comparisons; `tests/experiment/test_advise.py` compares the advice with the measurements (`tests/measured.py`).
+measured comparisons; `tests/planning/test_advise.py` compares the advice with the measurements (`tests/measured.py`).
 """
 
 from __future__ import annotations
