@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sordino.experiment.identity import is_own_network
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Clients
 from sordino.federation.execution import EXECUTIONS
@@ -82,7 +83,8 @@ def simulate(
     with contextlib.closing(Memory(folder, blank, prepared.schedule.clients)) as memory:
         engine = Engine(clients_of(prepared, gate), memory)
         with contextlib.closing(Workers(engine, workers)) as team:
-            yield Simulation(team, failed, own=not prepared.repeats)
+            network = is_own_network(str(prepared.experiment.model), prepared.learner.written)
+            yield Simulation(team, failed, own=not prepared.repeats, own_network=network)
 
 
 def clients_of(prepared: Prepared, gate: Gate) -> Clients:

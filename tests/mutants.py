@@ -2315,14 +2315,14 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/federation/test_failing_steps.py tests/simulator/test_workers.py",
         [
             ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),
-            ("outlet: own steps may blame the machine", "MACHINE if not self._own else ()", "MACHINE"),
-            ("outlet: failures of the machine are the clients'", "MACHINE if not self._own else ()", "()"),
+            ("outlet: own steps may blame the machine", "MACHINE if not own else ()", "MACHINE"),
+            ("outlet: failures of the machine are the clients'", "MACHINE if not own else ()", "()"),
             ("outlet: a step may pass for Ctrl-C", "and (signals or not self._own)", ""),
             ("outlet: Ctrl-C is a step's failure", "and (signals or not self._own)", "and not self._own"),
             ("outlet: a step ends the program", " or not isinstance(error, Exception):", ":"),
             (
                 "outlet: evaluation fails unseen",
-                'with self._note_failure("Evaluation"):\n            return self._workers.m',
+                'with self._note_failure("Evaluation", own=self._own_network):\n            return self._workers.m',
                 "if True:\n            return self._workers.m",
             ),
         ],

@@ -251,6 +251,8 @@ def _pickle(value: Any) -> bytes | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pickle.Pickler(file, protocol=5).dump(value)
+    except OSError:  # no room or no more open files: the machine's trouble is no change of the value
+        raise
     except Exception:  # whatever another package raises where it cannot
         return None
     return file.getvalue()

@@ -23,7 +23,11 @@ class Simulation:
     """Clients on this machine."""
 
     def __init__(
-        self, workers: Workers, failed: Callable[[str], None] = lambda sentence: None, own: bool = False
+        self,
+        workers: Workers,
+        failed: Callable[[str], None] = lambda sentence: None,
+        own: bool = False,
+        own_network: bool = False,
     ) -> None:
         """Let `workers` answer for the clients.
 
@@ -34,8 +38,10 @@ class Simulation:
             own: Whether the run uses code of the user's own. Then a lack of files or memory counts as such a failure
                 too: nobody knows whether the step or the machine is to blame. So does a `KeyboardInterrupt` that no
                 signal has caused.
+            own_network: Whether the network is the user's. Evaluation runs no other code of theirs, so that only then
+                a lack of files or memory counts as a failure of it.
         """
-        self._workers, self._failed, self._own = workers, failed, own
+        self._workers, self._failed, self._own, self._own_network = workers, failed, own, own_network
         self.engine = workers.engine
 
     @property
@@ -51,7 +57,7 @@ class Simulation:
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         charge()
         targets = self.memory.targets(question.clients)
-        with self._note_failure(question.step, f" in round {question.round + 1}"):
+        with self._note_failure(question.step, f" in round {question.round + 1}", own=self._own):
             answer = self._workers.work(Work(question, targets, evaluate))
         if answer.kept:  # a question that leaves nothing behind does not count as taking part
             self.memory.advance(question.clients, targets)
@@ -62,28 +68,29 @@ class Simulation:
         return {name: states[name] for name in names}
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        with self._note_failure("Evaluation"):
+        with self._note_failure("Evaluation", own=self._own_network):
             return self._workers.accuracies(clients, model)
 
     def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
         """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
-        with self._note_failure("Evaluation"):
+        with self._note_failure("Evaluation", own=self._own_network):
             return self._workers.metrics(clients, model)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
         """Blended predictors of the clients, one row each; `message` holds the server's models."""
-        with self._note_failure("Blending"):
+        with self._note_failure("Blending", own=self._own):
             return self._workers.blend(clients, message)
 
     @contextlib.contextmanager
-    def _note_failure(self, what: str, when: str = "") -> Iterator[None]:
-        """Store that `what` failed at a client, unless the machine or whoever stops the run is to blame."""
+    def _note_failure(self, what: str, when: str = "", *, own: bool) -> Iterator[None]:
+        """Store that `what` failed at a client, unless the machine or whoever stops the run is to blame; `own` says
+        whether it runs code of the user's own."""
         signals: list[int] = []
         try:
             with note_signals(signals):
                 yield
         except BaseException as error:
-            excused = MACHINE if not self._own else ()
+            excused = MACHINE if not own else ()
             if isinstance(error, excused) or (isinstance(error, KeyboardInterrupt) and (signals or not self._own)):
                 raise
             failed, kind = f"{what} failed at a client{when}", type(error).__name__
