@@ -6,7 +6,15 @@ import logging
 
 import absl.logging  # before dp_accounting, so that the logger is absl's own
 
-__all__ = ["across_runs", "calibration", "gaussian", "loss_distribution", "rpdp_fl_calibration", "sampled_gaussian"]
+__all__ = [
+    "across_runs",
+    "calibration",
+    "dominating_pairs",
+    "gaussian",
+    "loss_distribution",
+    "rpdp_fl_calibration",
+    "sampled_gaussian",
+]
 
 
 def _concerns_users(record: logging.LogRecord) -> bool:

@@ -18,7 +18,7 @@ from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
 
-SEARCH_CODE = ("gaussian.py", "loss_distribution.py", "sampled_gaussian.py")
+SEARCH_CODE = ("dominating_pairs.py", "gaussian.py", "loss_distribution.py", "sampled_gaussian.py")
 """The files of this folder that decide where a search ends."""
 CACHE_FILE = "places.txt"
 MAX_CACHE_BYTES = 2**21

@@ -1,9 +1,8 @@
 """Privacy loss distribution (PLD) accountant of Poisson-sampled Gaussians: FFT composition, upper bounds of epsilon.
 
-One step samples a record at rate q and adds N(0, z^2) to a sum that the record moves by one. With x the coordinate that
-matters, it is seen from P = (1 - q) N(0, z^2) + q N(1, z^2) if the record is there, and from Q = N(0, z^2) if not. The
-privacy loss log(P(x) / Q(x)) = log(1 - q + q exp((2 x - 1) / (2 z^2))) grows with x. For a removed record it is drawn
-from P; for an added one it is the negative, drawn from Q. Epsilon is the larger one of the two.
+A step is a dominating pair of distributions P and Q on the line (`dominating_pairs`). With x drawn from P, the privacy
+loss is log(P(x) / Q(x)), which grows with x; in the other direction it is the negative, with x drawn from Q. For a
+record these are the two directions of removing and adding it. Epsilon is the larger one of the two.
 
 **Grid** (Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022: "connect the dots"). Losses lie on multiples of a step h. A
 bin between two of them has a mass under P and one under Q; both are put on its two ends so that each keeps its sum.
@@ -36,15 +35,18 @@ import numpy as np
 from scipy import fft
 from scipy.special import ndtr, ndtri
 
+from sordino.privacy.accounting.dominating_pairs import ROUNDOFF, Mixture, Pair, RecordPair
+
 Sampled = tuple[float, float, int]
 """Sampling rate, noise multiplier (noise over sensitivity), and number of steps."""
+Steps = tuple[Pair, int]
+"""Dominating pair of a kind of step, and number of steps."""
 
 FINENESS, FEWEST = 0.07, 2**-9
 """The grid's step, as a share of the deviation of one step's loss and, where steps are few, of all steps' together: the
 deviation of their sum then grows by less than 0.05 %, and epsilon with it."""
 TAIL = 1e-4
 """The part of delta that each kind of cut may cost."""
-ROUNDOFF = 2.0**-53
 FADED = -60.0
 """Frequencies whose logarithm is below this after composition are taken for zero."""
 MAX_BINS, MAX_LOSSES = 2**16, 2**21
@@ -99,13 +101,18 @@ class Losses:
 def compose(recipe: Sequence[Sampled], delta: float) -> tuple[Losses, Losses]:
     """Compose sampled Gaussian steps: losses for a removed and for an added record, precise enough to be asked about
     `delta`."""
-    parts = _merge_unsampled(recipe)
-    steps = sum(count for _, _, count in parts)
-    cut = min(TAIL * delta / steps, 1e-3)
+    return compose_pairs([(RecordPair(rate, multiplier), count) for rate, multiplier, count in recipe], delta)
+
+
+def compose_pairs(steps: Sequence[Steps], delta: float) -> tuple[Losses, Losses]:
+    """Compose steps of several kinds: losses in both directions, precise enough to be asked about `delta`."""
+    parts = _merge_unsampled(steps)
+    whole = sum(count for _, count in parts)
+    cut = min(TAIL * delta / whole, 1e-3)
     reach = float(-ndtri(cut))
-    grid, counts = _grid(parts, steps, reach), [count for _, _, count in parts]
+    grid, counts = _grid(parts, whole, reach), [count for _, count in parts]
     while True:
-        both = [_masses(rate, multiplier, grid, reach) for rate, multiplier, _ in parts]
+        both = [_masses(pair, grid, reach) for pair, _ in parts]
         removed, added = ([one[direction] for one in both] for direction in (0, 1))
         windows = [_window(masses, counts, TAIL * delta) for masses in (removed, added)]
         wide = max(high - low for low, high in windows) / MAX_LOSSES
@@ -118,65 +125,71 @@ def compose(recipe: Sequence[Sampled], delta: float) -> tuple[Losses, Losses]:
     )
 
 
-def _merge_unsampled(recipe: Sequence[Sampled]) -> list[Sampled]:
-    """Replace all unsampled Gaussians of a recipe by the one that they come to."""
-    whole = math.fsum(count / multiplier**2 for rate, multiplier, count in recipe if rate == 1)
-    sampled = [(rate, multiplier, count) for rate, multiplier, count in recipe if rate < 1]
-    return [*sampled, *([(1.0, 1 / math.sqrt(whole), 1)] if whole else [])]
+def _merge_unsampled(steps: Sequence[Steps]) -> list[Steps]:
+    """Replace all unsampled Gaussians by the one that they come to."""
+    whole = math.fsum(count / pair.multiplier**2 * pair.distance**2 for pair, count in steps if pair.rate == 1)
+    sampled = [(pair, count) for pair, count in steps if pair.rate < 1]
+    return [*sampled, *([(RecordPair(1.0, 1 / math.sqrt(whole)), 1)] if whole else [])]
 
 
-def _grid(parts: Sequence[Sampled], steps: int, reach: float) -> float:
+def _grid(parts: Sequence[Steps], steps: int, reach: float) -> float:
     """The grid's step, from the mean variance of a step's loss and from how far losses reach."""
-    spread = sum(count * _variance(rate, multiplier, reach) for rate, multiplier, count in parts)
-    widest = max(_loss(1 + reach * z, rate, z) - _loss(-reach * z, rate, z) for rate, z, _ in parts)
+    spread = sum(count * _variance(pair, reach) for pair, count in parts)
+    widest = max(float(pair.loss(end) - pair.loss(begin)) for pair, _ in parts for begin, end in [_range(pair, reach)])
     return float(max(min(FINENESS / math.sqrt(steps), FEWEST) * math.sqrt(spread), widest / MAX_BINS))
 
 
-def _variance(rate: float, multiplier: float, reach: float) -> float:
+def _range(pair: Pair, reach: float) -> tuple[float, float]:
+    """Ends of the part of the line that is divided into bins: `reach` standard deviations beyond all means."""
+    return pair.means[0] - reach * pair.multiplier, pair.means[1] + reach * pair.multiplier
+
+
+def _variance(pair: Pair, reach: float) -> float:
     """The variance of one step's loss, roughly."""
-    x = np.linspace(-reach * multiplier, 1 + reach * multiplier, 301)
-    weights = np.exp(-np.square(x / multiplier) / 2)
-    losses = _loss(x, rate, multiplier)
+    x = np.linspace(*_range(pair, reach), 301)
+    weights = np.exp(-np.square(x / pair.multiplier) / 2)
+    losses = pair.loss(x)
     mean = np.average(losses, weights=weights)
     return float(np.average(np.square(losses - mean), weights=weights))
 
 
-def _loss(x: np.ndarray | float, rate: float, multiplier: float) -> np.ndarray:
-    exponent = (2 * np.asarray(x) - 1) / (2 * multiplier**2)
-    return exponent if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
-
-
-def _exponents(losses: np.ndarray, rate: float) -> np.ndarray:
-    """Inverse of `_loss` in its exponent (2 x - 1) / (2 z^2): the exponent at which the loss is each of `losses`."""
-    large, small = np.maximum(losses, 1.0), np.minimum(losses, 1.0)
-    by_ratio = large + np.log1p((rate - 1) * np.exp(-large)) - math.log(rate)
-    return np.where(losses > 1, by_ratio, np.log1p(np.maximum(np.expm1(small) / rate, -1 + ROUNDOFF)))
-
-
-def _masses(rate: float, multiplier: float, grid: float, reach: float) -> tuple[Masses, Masses]:
-    """One step's losses for a removed and for an added record."""
-    begin, end = -reach * multiplier, 1 + reach * multiplier
-    lowest, highest = (float(_loss(x, rate, multiplier)) for x in (begin, end))
+def _masses(pair: Pair, grid: float, reach: float) -> tuple[Masses, Masses]:
+    """One step's losses in both directions."""
+    begin, end = _range(pair, reach)
+    lowest, highest = (float(pair.loss(x)) for x in (begin, end))
     first, last = math.floor(lowest / grid), math.ceil(highest / grid)
-    inner = np.arange(first + 1, last) * grid
     # Where the loss is each inner multiple; rounding must not lead out of the range.
-    exponent = inner if rate == 1 else _exponents(inner, rate)
-    x = np.concatenate([[begin], np.clip(multiplier**2 * exponent + 0.5, begin, end), [end]])
-    absent, present = _normal_masses(x / multiplier), _normal_masses((x - 1) / multiplier)
-    mixed = (1 - rate) * absent + rate * present
-    lower = np.arange(first, last) * grid
-    doubt = 64 + 4 * np.abs(lower) + np.square(np.abs(x[1:]) / multiplier + 1 / multiplier)
-    to_upper = _dearer_share(mixed, absent, lower, doubt, grid)
-    removed = np.append(mixed - to_upper, 0.0) + np.append(0.0, to_upper)
-    removed[1] += ndtr(begin / multiplier)  # under P less than that
-    above = (1 - rate) * ndtr(-end / multiplier) + rate * ndtr((1 - end) / multiplier)
-    to_lower = _dearer_share(absent, mixed, -lower - grid, doubt, grid)
-    added = np.append(0.0, absent - to_lower) + np.append(to_lower, 0.0)
-    added[-2] += ndtr(-end / multiplier)
+    x = np.concatenate([[begin], pair.find(np.arange(first + 1, last) * grid, begin, end), [end]])
+    z, (present, absent) = pair.multiplier, pair.mixtures
+    upper, lower = _mixture_masses(x, present, z), _mixture_masses(x, absent, z)
+    multiples = np.arange(first, last) * grid
+    furthest = max(map(abs, pair.means))
+    doubt = 64 + 4 * np.abs(multiples) + np.square(np.abs(x[1:]) / z + furthest / z)
+    to_upper = _dearer_share(upper, lower, multiples, doubt, grid)
+    removed = np.append(upper - to_upper, 0.0) + np.append(0.0, to_upper)
+    removed[1] += _below(begin, absent, z)  # under P less than that
+    to_lower = _dearer_share(lower, upper, -multiples - grid, doubt, grid)
+    added = np.append(0.0, lower - to_lower) + np.append(to_lower, 0.0)
+    added[-2] += _above(end, absent, z)
     return (
-        Masses(first, removed, float(above)),
-        Masses(-last, added[::-1], float(ndtr(begin / multiplier))),
+        Masses(first, removed, _above(end, present, z)),
+        Masses(-last, added[::-1], _below(begin, absent, z)),
     )
+
+
+def _mixture_masses(x: np.ndarray, mixture: Mixture, deviation: float) -> np.ndarray:
+    """Mass between neighbours of `x`."""
+    return np.sum([weight * _normal_masses((x - mean) / deviation) for weight, mean in mixture], axis=0)
+
+
+def _below(x: float, mixture: Mixture, deviation: float) -> float:
+    """Probability of less than `x`."""
+    return float(sum(weight * ndtr((x - mean) / deviation) for weight, mean in mixture))
+
+
+def _above(x: float, mixture: Mixture, deviation: float) -> float:
+    """Probability of more than `x`."""
+    return float(sum(weight * ndtr((mean - x) / deviation) for weight, mean in mixture))
 
 
 def _dearer_share(

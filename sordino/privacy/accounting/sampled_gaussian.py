@@ -1,17 +1,18 @@
-"""Epsilon of Poisson-sampled noisy gradients, for one record."""
+"""Epsilon of Poisson-sampled noisy gradients, for one record and for several of one person."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
+from sordino.privacy.accounting.dominating_pairs import RecordPair, ReplacedPair, RowsPair
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of
-from sordino.privacy.accounting.loss_distribution import Sampled, compose
+from sordino.privacy.accounting.loss_distribution import Sampled, Steps, compose, compose_pairs
 
 Recipe = tuple[Sampled, ...]
 ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
@@ -23,17 +24,71 @@ ROWS = (3, 5)
 @functools.lru_cache(maxsize=65536)
 def record_epsilon(recipe: Recipe, delta: float) -> float:
     """Epsilon of one record of a client, there or emptied, whose records went through `recipe`."""
-    recipe = tuple(charge for charge in recipe if charge[2] > 0)
-    if not recipe:
+    steps = [(RecordPair(rate, multiplier), count) for rate, multiplier, count in recipe]
+    return _epsilon(steps, delta, lambda: quick_record_epsilon(recipe, delta))
+
+
+@functools.lru_cache(maxsize=65536)
+def replaced_epsilon(recipe: Recipe, delta: float) -> float:
+    """Epsilon of one record replaced by another, of a client whose records went through `recipe`.
+
+    Each step is (1-q) N(0, z^2) + q N(1, z^2) against (1-q) N(0, z^2) + q N(-1, z^2), which is the truth for two
+    opposite contributions and dominates all others (`dominating_pairs`). Without sampling, mu is doubled.
+    """
+    steps = [(ReplacedPair(rate, multiplier), count) for rate, multiplier, count in recipe]
+    return _epsilon(steps, delta, lambda: _quick_replaced_epsilon(recipe, delta))
+
+
+@functools.lru_cache(maxsize=65536)
+def person_epsilon(parts: tuple[tuple[Recipe, int], ...], delta: float) -> float:
+    """Epsilon of one person, all of whose contributions are emptied at once.
+
+    Args:
+        parts: recipes that the person's contributions went through, each with the largest number k of them that may
+            enter one of its sums. All k share the noise of a step, and each enters by a coin of its own with the
+            recipe's rate or a smaller one. Parts have noise of their own, and compose.
+        delta: delta at which epsilon holds.
+
+    A person with k rows at a client, or known to k clients whose contributions are summed up under one noise, is
+    ((recipe, k),): each step costs a mixture of Gaussians with means 0 to k and weights Binomial(k, q)
+    (`dominating_pairs`), which is exact. For an observer who sees each of k clients' messages it is k parts
+    (recipe, 1).
+    """
+    steps = [
+        (RowsPair(rate, multiplier, contributions) if contributions > 1 else RecordPair(rate, multiplier), count)
+        for recipe, contributions in parts
+        for rate, multiplier, count in recipe
+        if contributions
+    ]
+    spread = tuple(itertools.chain(*(_spread_noise(recipe, contributions) for recipe, contributions in parts)))
+    return _epsilon(steps, delta, lambda: quick_record_epsilon(spread, delta))
+
+
+def _spread_noise(recipe: Recipe, contributions: int) -> Recipe:
+    """Recipe of one record that costs no less than several contributions of one person to each sum.
+
+    The noise of a step is the sum of k draws with variance z^2 / k, one beside each of k contributions: k sampled steps
+    with multiplier z / sqrt(k) tell all that it does.
+    """
+    return tuple(
+        (rate, z / math.sqrt(contributions), count * contributions) for rate, z, count in recipe if contributions
+    )
+
+
+def _epsilon(steps: Sequence[Steps], delta: float, quick: Callable[[], float]) -> float:
+    """Epsilon of a composition: in closed form without sampling, else by loss distributions; `quick` is another upper
+    bound."""
+    steps = [(pair, count) for pair, count in steps if count > 0]
+    if not steps:
         return 0.0
-    if any(multiplier == 0 for _, multiplier, _ in recipe):
+    if any(pair.multiplier == 0 for pair, _ in steps):
         return math.inf
-    unsampled = epsilon_of(_mu_without_sampling(recipe), delta)
-    if all(rate == 1 for rate, _, _ in recipe):
+    unsampled = epsilon_of(_mu_without_sampling(steps), delta)
+    if all(pair.rate == 1 for pair, _ in steps):
         return unsampled
-    exact = _by_distribution(recipe, delta)
+    exact = _by_distribution(steps, delta)
     # Where delta is too small for the rounding of Fourier transforms, the quicker bound is given.
-    return min(unsampled, exact if math.isfinite(exact) else quick_record_epsilon(recipe, delta))
+    return min(unsampled, exact if math.isfinite(exact) else quick())
 
 
 def quick_record_epsilon(recipe: Recipe, delta: float) -> float:
@@ -42,9 +97,22 @@ def quick_record_epsilon(recipe: Recipe, delta: float) -> float:
     kinds = [(rate, multiplier, count) for rate, multiplier, count in recipe if count > 0]
     if not kinds:
         return 0.0
-    divergence = sum(count * _divergences(rate, multiplier) for rate, multiplier, count in kinds)
-    # Canonne, Kamath, Steinke 2020, Proposition 12.
-    found = divergence + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    divergence = np.sum([count * _divergences(rate, multiplier) for rate, multiplier, count in kinds], axis=0)
+    return _from_divergences(divergence, ORDERS, delta)
+
+
+def _quick_replaced_epsilon(recipe: Recipe, delta: float) -> float:
+    """Upper bound of `replaced_epsilon` by Renyi divergences: the record is removed and another added (Mironov 2017,
+    proposition 11, with p = q = 2). Adding has the smaller divergence (Mironov, Talwar, Zhang 2019, theorem 5)."""
+    divergence = np.sum([count * _divergences(rate, z) for rate, z, count in recipe if count > 0], axis=0)
+    half = np.arange(2, 32)
+    removed, added = (divergence[np.searchsorted(ORDERS, orders)] for orders in (2 * half, 2 * half - 1))
+    return _from_divergences((half - 0.5) / (half - 1) * removed + added, half, delta)
+
+
+def _from_divergences(divergence: np.ndarray, orders: np.ndarray, delta: float) -> float:
+    """Epsilon from the Renyi divergences at some `orders` (Canonne, Kamath, Steinke 2020, Proposition 12)."""
+    found = divergence + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return max(0.0, float(found.min()))
 
 
@@ -62,25 +130,15 @@ def _divergences(rate: float, multiplier: float) -> np.ndarray:
     return np.maximum(moments, 0.0) / (ORDERS - 1)
 
 
-def replace_one(recipe: Recipe) -> Recipe:
-    """The recipe whose `record_epsilon` holds for one replaced record."""
-    return tuple((rate, multiplier / 2, count) for rate, multiplier, count in recipe)
-
-
 def rows_epsilon(pools: Sequence[Recipe], rows: int, delta: float) -> float:
-    """An upper bound of the epsilon of one person's `rows` rows at one client, all of them emptied at once.
+    """Epsilon of one person's `rows` rows at one client, all of them emptied at once.
 
-    `pools` are the recipes of the client's pools of records; which rows lie in which is not known. The noise of a step
-    is the sum of k draws with variance z^2 / k, one beside each of k rows' contributions: k sampled steps of multiplier
-    z / sqrt(k) tell all that it does.
+    `pools` are the recipes of the client's pools of records; which rows lie in which is not known, so it is the largest
+    one over all ways to spread them.
     """
-    ways = itertools.combinations_with_replacement(pools, rows)
-    whole = ([_of_rows(pool, way.count(pool)) for pool in dict.fromkeys(way)] for way in ways)
-    return max((record_epsilon(tuple(itertools.chain(*one)), delta) for one in whole), default=0.0)
-
-
-def _of_rows(recipe: Recipe, rows: int) -> Recipe:
-    return tuple((rate, multiplier / math.sqrt(rows), count * rows) for rate, multiplier, count in recipe)
+    ways = itertools.combinations_with_replacement(sorted(set(pools)), rows)
+    parts = (tuple((pool, way.count(pool)) for pool in dict.fromkeys(way)) for way in ways)
+    return max((person_epsilon(one, delta) for one in parts), default=0.0)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -91,16 +149,16 @@ def record_attack_accuracy(recipe: Recipe) -> float:
         return 0.5
     if any(multiplier == 0 for _, multiplier, _ in recipe):
         return 1.0
-    unsampled = attack_accuracy(_mu_without_sampling(recipe))
+    unsampled = attack_accuracy(_mu_without_sampling([(RecordPair(rate, z), count) for rate, z, count in recipe]))
     if all(rate == 1 for rate, _, _ in recipe):
         return unsampled
     return min(unsampled, max((1 + losses.delta()) / 2 for losses in compose(recipe, 1e-5)))
 
 
-def _mu_without_sampling(recipe: Recipe) -> float:
-    """The mu of the recipe if every record entered every batch: never smaller than the truth."""
-    return math.sqrt(sum(count / multiplier**2 for _, multiplier, count in recipe))
+def _mu_without_sampling(steps: Sequence[Steps]) -> float:
+    """The mu of a composition if every record entered every batch: never smaller than the truth."""
+    return math.sqrt(sum(count / pair.multiplier**2 * pair.distance**2 for pair, count in steps))
 
 
-def _by_distribution(recipe: Recipe, delta: float) -> float:
-    return max(losses.epsilon(delta) for losses in compose(recipe, delta))
+def _by_distribution(steps: Sequence[Steps], delta: float) -> float:
+    return max(losses.epsilon(delta) for losses in compose_pairs(steps, delta))
