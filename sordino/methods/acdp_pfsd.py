@@ -108,11 +108,11 @@ class ACDPpFSD(Clipped):
     def run(self, fed: Federation, model: Tensor) -> None:
         if self.distillation != "none":
             fed.task.class_names("Distillation")  # refuses a task without classes
-        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": server.threshold["clip"]}
             got = fed.ask(fed.sample(), self.local, message)
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())

@@ -106,6 +106,7 @@ class AdaDPCFL(RecordLevel):
         clients = fed.schedule.clients
         server = fed.state(
             models=model.unsqueeze(0),
+            motion=self.server.begin(model.unsqueeze(0)),
             clusters=torch.zeros(clients, dtype=torch.int64),
             distances=torch.zeros(clients, clients),
             threshold=self.clipping.begin(fed, self.clip),
@@ -119,8 +120,8 @@ class AdaDPCFL(RecordLevel):
                 if members:
                     message = {"global": server.models[cluster], "clip": Each(server.threshold["clips"])}
                     got = fed.ask(members, self.local, message)
-                    change = got.mean("update").unsqueeze(0)
-                    server.models = server.models.index_add(0, torch.tensor([cluster]), change)
+                    change = got.mean("update")
+                    server.models, server.motion = self.server.step_row(server.models, cluster, change, server.motion)
                     server.threshold = self.clipping.following(server.threshold, got, fed)
             if self.proximity > 0:
                 server.models = clustering.proximal(server.models, self.proximity)  # Eq. 4.4 to 4.6
@@ -198,6 +199,7 @@ class AdaDPCFL(RecordLevel):
             cut = clustering.moment_threshold(width) if cut is None else cut
         server.distances, server.clusters = clustering.of_all(distances, cut, got.who, fed.schedule.clients)
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)
+        server.motion = self.server.begin(server.models)
 
     def _subspace(self, x: Tensor, y: Tensor, width: int) -> Tensor:
         """Return a basis of the first singular vectors of all classes, padded with zeros to a fixed number of

@@ -50,10 +50,10 @@ class BlurLus(Clipped):
     """The share of the update's entries that are kept. 1: all. Usual: 0.4 to 0.7."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())

@@ -10,8 +10,9 @@ Departures: the thresholds are shares of the largest norm of an average update s
 in every round, whatever the participation, since updates of different rounds cannot be compared. In the released code
 members of a cluster's parts are numbered within that cluster, so that every split after the first takes the wrong
 clients, and absent clients' old updates are applied again; neither is so here. The test that a split is worth its while
-(gamma_max) is left out, as in the released code. There is no private version: clusters are parted by single updates,
-and noise that hides a single update hides its direction too.
+(gamma_max) is left out, as in the released code. The server adds plain averages and takes no server optimizer: their
+lengths tell whether a cluster still moves, and momentum would move it after its members have come to rest. There is no
+private version: clusters are parted by single updates, and noise that hides a single update hides its direction too.
 
 How `still` was chosen: on the digits, seeds 10 to 12, clients that all label alike lose 0.2 points against FedAvg with
 `still` 0.1, 4.2 with 0.2 and 10.4 with 0.4 (`sordino compare experiments/rivals.toml --model logistic --privacy none

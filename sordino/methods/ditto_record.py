@@ -52,11 +52,11 @@ class DittoRecord(RecordClipped):
     """The share of the noisy gradients that trains the personal model; 0 leaves DP-FedAvg, 1 local training."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.clipping.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": Each(server.threshold["clips"])}
             got = fed.ask(fed.sample(), self.local, message)
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
             server.threshold = self.clipping.following(server.threshold, got, fed)
 
     @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})

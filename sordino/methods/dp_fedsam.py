@@ -54,11 +54,11 @@ class DPFedSAM(Clipped):
     """Whether the step uphill is scaled by the weights, as in the released code."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": server.threshold["clip"], "tensors": fed.layout.sizes}
             got = fed.ask(fed.sample(), self.local, message)
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self._releases())

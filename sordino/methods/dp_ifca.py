@@ -51,11 +51,13 @@ class DPIFCA(Clipped):
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(
             models=lambda: starts(model, self.clusters, fed.layout, fed.random("starts")),
+            motion=self.server.begin(model.repeat(self.clusters, 1)),
             threshold=self.threshold.begin(fed, self.clip),
         )
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"models": server.models, "clip": server.threshold["clip"]})
-            server.models = server.models + self.clusters * got.mean("update").reshape(self.clusters, -1)
+            changes = self.clusters * got.mean("update").reshape(self.clusters, -1)
+            server.models, server.motion = self.server.step(server.models, changes, server.motion)
             server.threshold = self.threshold.following(server.threshold, got, fed, server.models[0])
 
     @sends(lambda self: self._releases())

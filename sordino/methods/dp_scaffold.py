@@ -23,7 +23,7 @@ released code divides by K). There is no warm start: the released one leaves all
 | x, c | `server.model`, `server.variate` |
 | y_i, c_i | `model`, `me["variate"]` |
 | C, sigma_g, s | `clip`, the multiplier of each client's plan, `batch / records` |
-| eta_l, K | `rate`, `data.steps` |
+| eta_l, eta_g, K | `rate`, `server.rate`, `data.steps` |
 """
 
 from __future__ import annotations
@@ -65,11 +65,16 @@ class DPScaffold(RecordClipped):
         return TensorMedians() if self.variant == "paper" else self.clipping
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, variate=torch.zeros_like(model), threshold=self.threshold.begin(fed, self.clip))
+        server = fed.state(
+            model=model,
+            motion=self.server.begin(model),
+            variate=torch.zeros_like(model),
+            threshold=self.threshold.begin(fed, self.clip),
+        )
         for _ in fed.rounds(server):
             message = {"global": server.model, "variate": server.variate, "clip": Each(server.threshold["clips"])}
             got = fed.ask(fed.sample(), self.local, message)
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
             server.variate = server.variate + got.mean("change") * (len(got.who) / fed.schedule.clients)
             server.threshold = self.threshold.following(server.threshold, got, fed)
 

@@ -73,18 +73,19 @@ class FedADDP(Clipped):
     """In `sound`: 1 gives all coordinates the same bound and noise, 0 (as published) in proportion to weights only."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": server.threshold["clip"]}
             if self.variant == "paper":
                 # Noise of sqrt(M) sigma_0 on the whole width of a bound is 2 sqrt(M) sigma_0 times half of it.
                 alone = {"excess": 2 * math.sqrt(len(fed.layout.sizes)), "entries": torch.ones(fed.layout.size)}
                 got = fed.ask(fed.sample(), self.local, message | alone)
-                server.model = server.model + (2 * got.rows("bounds") * got.rows("update")).mean(dim=0)
+                change = (2 * got.rows("bounds") * got.rows("update")).mean(dim=0)
             else:
                 got = fed.ask(fed.sample(), self.local, message)
-                server.model = server.model + self.axes(server.model) * got.mean("update")
-                server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
+                change = self.axes(server.model) * got.mean("update")
+            server.model, server.motion = self.server.step(server.model, change, server.motion)
+            server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self._releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:

@@ -18,23 +18,25 @@ from typing import ClassVar
 from torch import Tensor
 
 from sordino.learning.network import Records
-from sordino.method import Federation, Message, Method, Result
+from sordino.method import Federation, Message, Result
+from sordino.methods.bases import Averaging
 from sordino.parts.averaging import by_records
 from sordino.privacy.release import Bare, sends
 
 
 @dataclass(frozen=True)
-class FedAvg(Method):
+class FedAvg(Averaging):
     """Federated averaging without privacy."""
 
     title: ClassVar[str] = "federated averaging without privacy"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model)
+        server = fed.state(model=model, motion=self.server.begin(model))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model})
-            server.model = server.model + by_records(got.rows("records"), got.rows("update"))
+            change = by_records(got.rows("records"), got.rows("update"))
+            server.model, server.motion = self.server.step(server.model, change, server.motion)
 
     @sends(
         lambda self: {

@@ -101,7 +101,12 @@ class FedGLPADP(Clipped):
     def run(self, fed: Federation, model: Tensor) -> None:
         beta, layers, rounds = self.share(fed.schedule, fed.budget), fed.layout.layers, fed.schedule.rounds
         grown_in = torch.zeros(fed.schedule.clients, dtype=torch.int64)  # when each mask grew last, counted from one
-        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip), grown_in=grown_in)
+        server = fed.state(
+            model=model,
+            motion=self.server.begin(model),
+            threshold=self.threshold.begin(fed, self.clip),
+            grown_in=grown_in,
+        )
         for t in fed.rounds(server):
             message: dict[str, Any] = {"global": server.model, "clip": server.threshold["clip"]}
             message["growing"] = schedule(beta, t + 1, rounds, layers)
@@ -110,11 +115,12 @@ class FedGLPADP(Clipped):
             got = fed.ask(fed.sample(), self.local, message)
             if self.variant == "paper":  # Eq. 12
                 contributors = got.rows("shared").sum(dim=0)
-                server.model = server.model + len(got.who) * got.mean("update") / contributors.clamp(min=1)
+                change = len(got.who) * got.mean("update") / contributors.clamp(min=1)
             else:  # a public divisor: counts of who contributes to a coordinate would be functions of single messages
                 counts = [schedule(beta, done, rounds, layers) for done in server.grown_in[list(got.who)].tolist()]
                 parts = zip(got.mean("update").split(layers), personal_shares(counts, layers), strict=True)
-                server.model = server.model + torch.cat([part * scale(rho) for part, rho in parts])
+                change = torch.cat([part * scale(rho) for part, rho in parts])
+            server.model, server.motion = self.server.step(server.model, change, server.motion)
             server.grown_in = server.grown_in.index_fill(0, torch.as_tensor(list(got.who)), t + 1)
             if not self._own_thresholds:
                 server.threshold = self.threshold.following(server.threshold, got, fed, server.model)

@@ -24,14 +24,15 @@ import torch
 from torch import Tensor
 
 from sordino.learning.network import Records
-from sordino.method import Count, Federation, Message, Method, Result, State
+from sordino.method import Count, Federation, Message, Result, State
+from sordino.methods.bases import Averaging
 from sordino.parts.averaging import by_records
 from sordino.parts.clustering import check_count, least_loss, starts
 from sordino.privacy.release import Bare, sends
 
 
 @dataclass(frozen=True)
-class IFCA(Method):
+class IFCA(Averaging):
     """Every client trains the model that suits it best."""
 
     title: ClassVar[str] = "k models; every client trains the one of least loss, without privacy"
@@ -43,6 +44,7 @@ class IFCA(Method):
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(
             models=lambda: starts(model, self.clusters, fed.layout, fed.random("starts")),
+            motion=self.server.begin(model.repeat(self.clusters, 1)),
             chosen=torch.zeros(fed.schedule.clients, dtype=torch.int64),
         )
         for _ in fed.rounds(server):
@@ -50,11 +52,9 @@ class IFCA(Method):
             records, updates = got.rows("records"), got.rows("update")
             chosen = got.rows("chosen").squeeze(1).long()
             server.chosen = server.chosen.index_copy(0, torch.as_tensor(list(got.who)), chosen)
-            moved = []
-            for number, old in enumerate(server.models):
-                mine = chosen == number
-                moved.append(old + by_records(records[mine], updates[mine]))
-            server.models = torch.stack(moved)
+            for number in chosen.unique().tolist():
+                change = by_records(records[chosen == number], updates[chosen == number])
+                server.models, server.motion = self.server.step_row(server.models, number, change, server.motion)
 
     @sends(
         lambda self: {

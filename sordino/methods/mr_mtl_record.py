@@ -50,11 +50,11 @@ class MRMTLRecord(RecordClipped):
     """Whether the penalty acts once before each round's training, or by its gradient in each step (paper)."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.clipping.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": Each(server.threshold["clips"])}
             got = fed.ask(fed.sample(), self.local, message)
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
             server.threshold = self.clipping.following(server.threshold, got, fed)
 
     @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})

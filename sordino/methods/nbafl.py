@@ -65,10 +65,11 @@ class NbAFL(Clipped):
 
     def run(self, fed: Federation, model: Tensor) -> None:
         first = self.clip if self.variant == "sound" else 2 * self.ball
-        server = fed.state(model=model, threshold=self.threshold.begin(fed, first))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, first))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
-            server.model = self._bounded(server.model) + got.mean("update")
+            start = self._bounded(server.model)
+            server.model, server.motion = self.server.step(start, got.mean("update"), server.motion)
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())

@@ -83,11 +83,13 @@ class PACDP(RecordLevel):
     def run(self, fed: Federation, model: Tensor) -> None:
         budgets = fed.record_plan.budgets
         thresholds, weights = self._thresholds(budgets), self._weights(budgets)
-        server = fed.state(model=lambda: self._hot(fed, model) if self.hot_start else model)
+        server = fed.state(
+            model=lambda: self._hot(fed, model) if self.hot_start else model, motion=self.server.begin(model)
+        )
         for t in fed.rounds(server):
             clips = thresholds * plateau_then_cosine(t, fed.schedule.rounds, self.plateau, self.floor)  # Eq. 8
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": Each(clips)})
-            server.model = server.model + _average(got, weights)
+            server.model, server.motion = self.server.step(server.model, _average(got, weights), server.motion)
 
     @sends(lambda self: {"update": Gradients(clip="clip")})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:

@@ -27,14 +27,15 @@ import torch
 from torch import Tensor
 
 from sordino.learning.network import Records
-from sordino.method import Count, Federation, Message, Method, NotNegative, Result, State
+from sordino.method import Count, Federation, Message, NotNegative, Result, State
+from sordino.methods.bases import Averaging
 from sordino.parts import clustering
 from sordino.parts.averaging import by_records
 from sordino.privacy.release import Bare, sends
 
 
 @dataclass(frozen=True)
-class PACFL(Method):
+class PACFL(Averaging):
     """Clusters of clients whose records span nearby subspaces."""
 
     title: ClassVar[str] = "clients are clustered by the angles between their data's subspaces, without privacy"
@@ -52,6 +53,7 @@ class PACFL(Method):
         clients = fed.schedule.clients
         server = fed.state(
             models=model.unsqueeze(0),
+            motion=self.server.begin(model.unsqueeze(0)),
             clusters=torch.zeros(clients, dtype=torch.int64),
             distances=torch.zeros(clients, clients),
         )
@@ -64,7 +66,7 @@ class PACFL(Method):
                 if members:
                     got = fed.ask(members, self.local, {"global": server.models[number]})
                     moved = by_records(got.rows("records"), got.rows("update"))
-                    server.models = server.models.index_add(0, torch.tensor([number]), moved.unsqueeze(0))
+                    server.models, server.motion = self.server.step_row(server.models, number, moved, server.motion)
 
     @sends(lambda self: {"subspace": Bare("singular vectors of the records leave for the clustering")})
     def describe(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
@@ -100,3 +102,4 @@ class PACFL(Method):
         distances = clustering.angles([row.reshape(fed.features, -1) for row in got.rows("subspace")])
         server.distances, server.clusters = clustering.of_all(distances, self.angle, got.who, fed.schedule.clients)
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)
+        server.motion = self.server.begin(server.models)

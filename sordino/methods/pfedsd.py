@@ -48,10 +48,10 @@ class PFedSD(Clipped):
     def run(self, fed: Federation, model: Tensor) -> None:
         if self.weight > 0:
             fed.task.class_names("Distillation")  # refuses a task without classes
-        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
+        server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())

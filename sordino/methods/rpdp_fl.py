@@ -57,10 +57,10 @@ class RPDPFL(RecordLevel):
         return "fitted" if self.variant == "paper" else "sampling"
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model)
+        server = fed.state(model=model, motion=self.server.begin(model))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": self.clip})
-            server.model = server.model + got.mean("update")
+            server.model, server.motion = self.server.step(server.model, got.mean("update"), server.motion)
 
     @sends(lambda self: {"update": Gradients(clip="clip")})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:

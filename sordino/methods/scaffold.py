@@ -7,14 +7,14 @@ direction. Nothing is private: epsilon is infinite, and says so.
 Departures: the change of c_i follows from the update, c and the number of steps (option II of the paper), so the server
 computes it instead of being sent it. With momentum c_i is divided by what momentum really adds up to, not by K eta:
 PACFL's implementation, which does not, makes c_i too large by 1 / (1 - momentum). The server's c moves by the sum of
-changes over all N clients; PACFL's divides by those who took part. The global step size is 1, as in the paper's
-experiments.
+changes over all N clients; PACFL's divides by those who took part. The global step size is 1 by default, as in
+the paper's experiments.
 
 | paper | code |
 |---|---|
 | x, c | `server.model`, `server.variate` |
 | y_i, c_i | `model`, `me["variate"]` |
-| eta_l, K | `rate`, `steps` |
+| eta_l, eta_g, K | `rate`, `server.rate`, `steps` |
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ import torch
 from torch import Tensor
 
 from sordino.learning.network import Records
-from sordino.method import Federation, Message, Method, Result
+from sordino.method import Federation, Message, Result
+from sordino.methods.bases import Averaging
 from sordino.parts.averaging import reach
 from sordino.privacy.release import Bare, sends
 
 
 @dataclass(frozen=True)
-class Scaffold(Method):
+class Scaffold(Averaging):
     """Local training that is corrected for its drift."""
 
     title: ClassVar[str] = "control variates keep clients from drifting apart, without privacy"
@@ -42,12 +43,12 @@ class Scaffold(Method):
     """Control variates are made of steps of SGD."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, variate=torch.zeros_like(model))
+        server = fed.state(model=model, motion=self.server.begin(model), variate=torch.zeros_like(model))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "variate": server.variate})
             updates = got.rows("update")
             changes = self._change(updates, server.variate, got.rows("steps"))
-            server.model = server.model + updates.mean(dim=0)
+            server.model, server.motion = self.server.step(server.model, updates.mean(dim=0), server.motion)
             server.variate = server.variate + changes.sum(dim=0) / fed.schedule.clients
 
     @sends(

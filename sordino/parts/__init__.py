@@ -12,5 +12,7 @@ __all__ = [
     "ppo",
     "proximal",
     "record_thresholds",
+    "server_optimizers",
+    "sum_thresholds",
     "thresholds",
 ]
