@@ -34,7 +34,7 @@ class Blends:
     clients: list[int]
     """Clients in the order of all rows below."""
     rules: dict[str, Tensor]
-    """Weights, powers and labels that mix the members of each client's mixture: `sordino.federation.blending.RULES`."""
+    """Weights, powers and offsets of the members of each client's mixture: `sordino.federation.blending.RULES`."""
     accuracies: np.ndarray
     """One row per client, with the columns `sordino.federation.blending.figures_of`."""
     sums: np.ndarray
@@ -94,9 +94,9 @@ def make(transport: HostingTransport, message: Message, folder: Path, task: Task
 
 
 def _find(folder: Path, number: int) -> Path | None:
-    """File of a piece, if it is there and whole; damaged ones are removed."""
+    """File of a piece, if it is there and whole; damaged ones, and those of versions with other rules, are removed."""
     for path in sorted(folder.glob(f"blend-{number:06d}-*")):
-        if _whole(path):
+        if _whole(path) and _has_rules(path):
             return path
         path.unlink()
     return None
@@ -105,6 +105,12 @@ def _find(folder: Path, number: int) -> Path | None:
 def _whole(path: Path) -> bool:
     """Whether a piece's bytes are those that were written."""
     return digest_of(path) == path.stem.rpartition("-")[2]
+
+
+def _has_rules(path: Path) -> bool:
+    """Whether a piece says how members are mixed in the way in which this version reads it."""
+    with safe_open(path, framework="pt") as piece:
+        return set(piece.keys()).issuperset(RULES)
 
 
 def _write(tensors: dict[str, Tensor], folder: Path, number: int) -> Path:

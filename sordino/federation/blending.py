@@ -1,13 +1,18 @@
-"""Blending at the end of a run: a client trains models alone, weights them and the federation's, and mixes them.
+"""Models that clients predict with in the end, made by each from its own records after the last round.
 
-Nothing leaves, so nothing is charged. The mathematics is in `sordino.parts.blending`.
+A client that blends trains models alone, weights them and the federation's, and mixes them. One that recalibrates fits
+the probabilities of the server's model to its records and, where it has many records, takes the mean with a model that
+it trained alone. Either is a mixture with a power and offsets for each member. Nothing leaves, so nothing is charged.
+The mathematics is in `sordino.parts.blending` and `sordino.tasks.recalibration`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +33,9 @@ from sordino.parts.blending import (
     LOCAL,
     LOCAL_PASSES,
     MEMBERS,
+    NETWORKS,
     OWN,
+    RECALIBRATED,
     TUNED,
     folds,
     mixture,
@@ -40,10 +47,11 @@ from sordino.parts.blending import (
 from sordino.privacy.budget.allowance import Allowance
 from sordino.tasks import Task
 
-RULES = ("weights", "powers", "labels")
+RULES = ("weights", "powers", "offsets")
 """Names of the tensors that say how members are mixed."""
-TRAINED = 2
-"""Number of models that a client trains for its mixture: a local one and a tuned one."""
+ENOUGH = 5
+"""Training records for each feature, and for one more, from which a client that recalibrates takes the mean with the
+model that it trained alone: with fewer that model knows too little (measured on fifteen tables)."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +59,14 @@ class Mixtures:
     """Mixtures with which some clients predict, one row each."""
 
     models: Tensor
-    """(clients, TRAINED, parameters): the models that they trained; without a server's model the tuned ones are
-    zero."""
+    """(clients, trained, parameters): the models that they trained, as `Mixing.trains` says; without a server's model
+    the tuned ones are zero."""
     weights: Tensor
     """(clients, members): weights of the members, in the order of MEMBERS."""
     powers: Tensor
     """(clients, members): powers to which the members' probabilities are raised before they are mixed."""
-    labels: Tensor
-    """(clients, width): each client's `Task.frequencies`."""
+    offsets: Tensor
+    """(clients, members, width): terms added to the members' log-probabilities after that."""
     accuracies: np.ndarray
     """(clients, figures and sums): the columns of `figures_of`, `nan` for a client without test records; then the sums
     from which the mixture's metrics follow."""
@@ -74,6 +82,7 @@ def figures_of(task: Task) -> tuple[str, ...]:
 
 
 def instructions(
+    personal: str,
     method: Method,
     schedule: Schedule,
     allowance: Allowance,
@@ -81,14 +90,15 @@ def instructions(
     initial: Tensor,
     served: Served | None,
 ) -> Message:
-    """Return the message with which clients blend.
+    """Return the message with which clients make the models that they predict with.
 
-    It has `initial`, the model to start from; `passes`, the number of passes of the federated training; `trust` in the
-    federation; and, where the server has models, `global`, `clusters` (whose they are) and `averaged`, their means over
-    the rounds. For a method that shares a part of the network the whole network is counted, so that trust errs on the
-    cautious side.
+    It has `personal`, the kind of model; `initial`, the model to start from; `passes`, the number of passes of the
+    federated training; `trust` in the federation; and, where the server has models, `global`, `clusters` (whose they
+    are) and, where clients blend, `averaged`, their means over the rounds. For a method that shares a part of the
+    network the whole network is counted, so that trust errs on the cautious side.
 
     Args:
+        personal: `blend` or `recalibrate`.
         method: The method of the run.
         schedule: Its schedule.
         allowance: Its noise.
@@ -98,24 +108,29 @@ def instructions(
     """
     feasible = allowance.feasible(schedule.clients, schedule.turns, records)
     message: dict[str, Any] = {
+        "personal": personal,
         "initial": initial,
         "passes": schedule.turns * method.epochs,
         "trust": trust_of(feasible, len(initial), method.unit),
     }
     if served is None:
         return message
-    return message | {"global": served.models, "averaged": served.averaged, "clusters": served.clusters}
+    message |= {"global": served.models, "clusters": served.clusters}
+    return message | ({} if served.averaged is None else {"averaged": served.averaged})
 
 
-class Blending:
-    """Some clients that blend their models together."""
+class Mixing(ABC):
+    """Some clients that make the mixtures they predict with together."""
+
+    trains: ClassVar[tuple[int, ...]]
+    """Members that a client trains for its mixture, in the order in which `Mixtures.models` has them."""
 
     def __init__(self, clients: Clients, who: Sequence[int], own: Tensor, took_part: Tensor, message: Message) -> None:
-        """Prepare the folds of some clients.
+        """Take what the clients have.
 
         Args:
             clients: The clients of this process.
-            who: Numbers of those that blend.
+            who: Numbers of those that make mixtures.
             own: Their personal models, one row each.
             took_part: Number of rounds in which each took part.
             message: Made by `instructions`.
@@ -126,21 +141,79 @@ class Blending:
         self._passes, self._trust = min(message["passes"], LOCAL_PASSES), message["trust"]
         self._server: dict[int, Tensor] = {}
         """By member, the server's models for these clients, where it has any."""
-        if "clusters" in message:
-            mine = message["clusters"][self._who]
-            for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):
+        for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):
+            if name in message:
+                mine = message["clusters"][self._who]
                 self._server[member] = message[name][mine].to(clients.device)
         self._task = clients.data.task
-        groups = [self._task.group(clients.data.train.part(client)[1].numpy()) for client in self._who]
-        dealt = zip(groups, clients.gate.source.keys(("blend",), self._who), strict=True)
-        self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
 
     def mixtures(self) -> Mixtures:
-        """Train the members, evaluate them on held-out records, and weight and mix them."""
+        """Make the clients' mixtures and evaluate them on test records."""
         with self._clients.unchanged("blending"):
             return self._mixtures()
 
+    @abstractmethod
     def _mixtures(self) -> Mixtures:
+        """Train the members and find how to mix them."""
+
+    def _training(self, place: int) -> tuple[Tensor, Tensor]:
+        """Return a client's training records."""
+        return self._clients.data.train.part(self._who[place])
+
+    def _own_is_sound(self, place: int) -> bool:
+        """Whether the client has a personal model of the method that did not overflow."""
+        return bool(self._took_part[place] > 0 and self._own[place].isfinite().all())
+
+    def _train_alone(self) -> Tensor:
+        """Return the models that clients train alone on all of their records."""
+        records = Split.of([self._training(place) for place in range(len(self._who))])
+        return self._trained(self._initial, records, FOLDS, self._passes)
+
+    def _trained(self, models: Tensor, records: Split, fold: int, passes: int) -> Tensor:
+        """Return each client's row of `models` after `passes` passes over its `records`."""
+        if not records.sizes.any():  # everybody's only record is in the fold that is left out
+            return models
+        seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
+        return self._execution.trained(self._clients, models, records, seeds, passes)
+
+    def _measured(self, models: Tensor, rules: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Mixtures:
+        """Return the mixtures of the `models` that clients trained and of those that they have; `rules` holds each
+        client's weights, powers and offsets."""
+        weights, powers, offsets = (torch.stack(rows) for rows in zip(*rules, strict=True))
+        networks = {**dict(zip(self.trains, models.unbind(1), strict=True)), OWN: self._own, **self._server}
+        figures = self._accuracies(networks, weights, powers, offsets)
+        return Mixtures(models.cpu(), weights, powers, offsets, figures)
+
+    def _accuracies(
+        self, networks: Mapping[int, Tensor], weights: Tensor, powers: Tensor, offsets: Tensor
+    ) -> np.ndarray:
+        """Return (clients, figures and sums), on the clients' test records."""
+        task, data = self._task, self._clients.data
+        needed = {LOCAL} | {NETWORKS[member] for member in weights.any(dim=0).nonzero().squeeze(1).tolist()}
+        said = {one: self._log_probabilities(networks[one], data.test, self._who) for one in sorted(needed)}
+        mixed = []
+        for place, mine in enumerate(weights):
+            there = mine.nonzero().squeeze(1)  # the others may have overflowed
+            spoken = torch.stack([said[NETWORKS[member]][place] for member in there.tolist()])
+            mixed.append(mixture(task, spoken, mine[there], powers[place][there], offsets[place][there]))
+        alone = task.figures(sums_on_test_records(data, self._who, said[LOCAL]))
+        sums = sums_on_test_records(data, self._who, mixed)
+        return np.column_stack([alone[:, task.metrics.index(task.score)], task.figures(sums), sums])
+
+    def _log_probabilities(self, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
+        outputs = self._execution.outputs(self._clients, models, records, parts)
+        return [self._task.log_probabilities(rows.cpu()) for rows in outputs]
+
+
+class Blending(Mixing):
+    """Some clients that weight their own and the federation's models by held-out records."""
+
+    trains = (LOCAL, TUNED)
+
+    def _mixtures(self) -> Mixtures:
+        groups = [self._task.group(self._training(place)[1].numpy()) for place in range(len(self._who))]
+        dealt = zip(groups, self._clients.gate.source.keys(("blend",), self._who), strict=True)
+        self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
         said = [torch.zeros(len(MEMBERS), len(mine), self._task.width) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):
@@ -151,18 +224,8 @@ class Blending:
                 tuned = tuned + judged[TUNED] / FOLDS
             for member, models in (judged | self._server).items():
                 self._judge(models, held_out, fold, [rows[member] for rows in said])
-        local = self._trained(self._initial, self._records(FOLDS, inside=False), FOLDS, self._passes)
-        models = torch.stack([local, tuned], dim=1)
-        rules = [self._rules(place, mine) for place, mine in enumerate(said)]
-        found, powers, labels = (torch.stack(rows) for rows in zip(*rules, strict=True))
-        return Mixtures(models.cpu(), found, powers, labels, self._accuracies(models, found, powers, labels))
-
-    def _trained(self, models: Tensor, records: Split, fold: int, passes: int) -> Tensor:
-        """Return each client's row of `models` after `passes` passes over its `records`."""
-        if not records.sizes.any():  # everybody's only record is in the fold that is left out
-            return models
-        seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
-        return self._execution.trained(self._clients, models, records, seeds, passes)
+        models = torch.stack([self._train_alone(), tuned], dim=1)
+        return self._measured(models, [self._rules(place, mine) for place, mine in enumerate(said)])
 
     def _judge(self, models: Tensor, held_out: Split, fold: int, said: list[Tensor]) -> None:
         """Write the log-probabilities of each client's records in a fold into `said`."""
@@ -173,53 +236,101 @@ class Blending:
             rows[mine == fold] = more
 
     def _rules(self, place: int, said: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return weights, powers and label frequencies of one client, from its members' log-probabilities `said`
-        (members, records, width)."""
+        """Return weights, powers and offsets of one client, from its members' log-probabilities `said` (members,
+        records, width)."""
+        task, targets = self._task, self._training(place)[1]
         said[AVERAGED_ADJUSTED] = said[AVERAGED]
-        task, targets = self._task, self._clients.data.train.part(self._who[place])[1]
+        if self._server:
+            said[RECALIBRATED] = self._recalibrated(said[ADJUSTED], targets, self._folds[place])
         without_each = offsets(task.frequencies_without_each(targets))
         judged = torch.full((len(MEMBERS),), bool(self._server))
         judged[LOCAL], judged[OWN] = True, False
         judged &= ~said.isnan().any(dim=(1, 2))  # of a model that overflowed, nothing is taken
         judged[LOCAL] |= ~judged.any()  # but somebody has to predict
-        powers = torch.ones(len(MEMBERS))
+        powers, added = torch.ones(len(MEMBERS)), offsets(task.frequencies(targets))
         for member in judged.nonzero().squeeze(1).tolist():
-            powers[member] = power(task, said[member], targets, without_each[member])
+            if member != RECALIBRATED:
+                powers[member] = power(task, said[member], targets, without_each[member])
         likelihoods = task.likelihoods(task.sharpen(said, powers.reshape(-1, 1, 1), without_each), targets)
         found = weights(likelihoods.T, judged, self._trust).float()
-        if self._took_part[place] > 0 and self._own[place].isfinite().all():
+        if self._server:
+            powers[RECALIBRATED], added[RECALIBRATED] = task.recalibrate(said[ADJUSTED], targets)
+        if self._own_is_sound(place):
             # The personal model was trained on all records, so it shares the weight of its held-out twin.
             twin = TUNED if self._server else LOCAL
             found[OWN] = self._trust * found[twin] / (FOLDS + 1)
             found[twin] -= found[OWN]
             powers[OWN] = powers[twin]
-        return found, powers, task.frequencies(targets)
+        return found, powers, added
+
+    def _recalibrated(self, said: Tensor, targets: Tensor, folds: Tensor) -> Tensor:
+        """Return the log-probabilities `said` (records, width) of the server's model, each record's recalibrated on the
+        folds that it is not in."""
+        found = torch.empty_like(said)
+        for fold in range(FOLDS):
+            inside = folds == fold
+            fitted = self._task.recalibrate(said[~inside], targets[~inside])
+            found[inside] = self._task.sharpen(said[inside], *fitted)
+        return found
 
     def _records(self, fold: int, inside: bool) -> Split:
         """Return each client's training records in a fold, or in all others."""
         parts = []
-        for client, mine in zip(self._who, self._folds, strict=True):
-            x, y = self._clients.data.train.part(client)
+        for place, mine in enumerate(self._folds):
+            x, y = self._training(place)
             chosen = ((mine == fold) == inside).nonzero().squeeze(1)
             parts.append((x[chosen], y[chosen]))
         return Split.of(parts)
 
-    def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor, labels: Tensor) -> np.ndarray:
-        """Return (clients, figures and sums), on the clients' test records."""
-        task, data, test = self._task, self._clients.data, self._clients.data.test
-        members = [*models.unbind(1), self._own, *self._server.values()]
-        said = [self._log_probabilities(rows, test, self._who) for rows in members]
-        said += [said[AVERAGED]] if self._server else []  # once more, to be adjusted
-        mixed = []
-        for place, mine in enumerate(labels):
-            there = weights[place].nonzero().squeeze(1)  # the others may have overflowed
-            spoken = torch.stack([said[member][place] for member in there.tolist()])
-            rules = (weights[place], powers[place], offsets(mine))
-            mixed.append(mixture(task, spoken, *(rule[there] for rule in rules)))
-        alone = task.figures(sums_on_test_records(data, self._who, said[LOCAL]))
-        sums = sums_on_test_records(data, self._who, mixed)
-        return np.column_stack([alone[:, task.metrics.index(task.score)], task.figures(sums), sums])
 
-    def _log_probabilities(self, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
-        outputs = self._execution.outputs(self._clients, models, records, parts)
-        return [self._task.log_probabilities(rows.cpu()) for rows in outputs]
+class Recalibrating(Mixing):
+    """Some clients that recalibrate the server's model on their records.
+
+    A client with at least ENOUGH training records for each feature, and for one more, predicts with the mean of the
+    probabilities of that model and of the one that it trained alone; one with fewer predicts with the recalibrated
+    model. Where the server's model overflowed, a client predicts with the model that it trained alone; where the server
+    has none, with the method's personal model, if it has taken part.
+    """
+
+    trains = (LOCAL,)
+
+    def _mixtures(self) -> Mixtures:
+        local = self._train_alone()
+        alone = self._on_training_records(local)
+        served = self._on_training_records(self._server[ADJUSTED]) if self._server else [None] * len(self._who)
+        rules = [self._rules(place, *said) for place, said in enumerate(zip(alone, served, strict=True))]
+        return self._measured(local.unsqueeze(1), rules)
+
+    def _on_training_records(self, models: Tensor) -> list[Tensor | None]:
+        """Return the log-probabilities of each client's training records by its row of `models`; None where that
+        overflowed."""
+        train = self._clients.data.train
+        if train.sizes[self._who].any():
+            said = self._log_probabilities(models, train, self._who)
+        else:
+            said = [torch.zeros(0, self._task.width)] * len(self._who)
+        sound = [rows.isfinite().all() and model.isfinite().all() for rows, model in zip(said, models, strict=True)]
+        return [rows if good else None for rows, good in zip(said, sound, strict=True)]
+
+    def _rules(self, place: int, alone: Tensor | None, served: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weights, powers and offsets of one client, from the log-probabilities of its training records by the
+        model that it trained alone and by the server's."""
+        targets = self._training(place)[1]
+        found, powers = torch.zeros(len(MEMBERS)), torch.ones(len(MEMBERS))
+        added = torch.zeros(len(MEMBERS), self._task.width)
+        if served is not None:
+            powers[RECALIBRATED], added[RECALIBRATED] = self._task.recalibrate(served, targets)
+            enough = len(targets) >= ENOUGH * (math.prod(self._clients.data.shape) + 1)
+            found[[LOCAL, RECALIBRATED] if enough and alone is not None else [RECALIBRATED]] = 1
+        else:
+            found[LOCAL if self._server or not self._own_is_sound(place) else OWN] = 1
+        return found / found.sum(), powers, added
+
+
+KINDS: dict[str, type[Mixing]] = {"blend": Blending, "recalibrate": Recalibrating}
+"""Ways to make what clients predict with, by the value of the experiment's key `personal`."""
+
+
+def mixing(clients: Clients, who: Sequence[int], own: Tensor, took_part: Tensor, message: Message) -> Mixing:
+    """Return the clients that make mixtures as the message says; arguments as those of `Mixing`."""
+    return KINDS[message["personal"]](clients, who, own, took_part, message)

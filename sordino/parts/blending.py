@@ -1,8 +1,9 @@
 """Blending: a client's mixture of its own and the federation's models, weighted by likelihoods of held-out records.
 
 A client's candidates are models that it trained alone, the server's model tuned to the client's records, the federated
-method's own personal model, the mean of the server's models over the rounds, and both the server's model and that mean
-adjusted to the client's labels. Their class probabilities are mixed with weights w that maximise
+method's own personal model, the mean of the server's models over the rounds, both the server's model and that mean
+adjusted to the client's labels, and the server's model recalibrated on the client's records. Their class probabilities
+are mixed with weights w that maximise
 
     sum over records i of log(sum over members m of w_m p_m(y_i | x_i))  +  PRIOR sum over members m of log(w_m)
 
@@ -27,6 +28,9 @@ Adjusted means that class probabilities are multiplied by how often the client h
 clients differ in their labels alone and the server's model has met all labels alike (Saerens, Latinne and Decaestecker
 2002). Each label is counted as a few records more than there are; a record is judged by the counts of the others.
 
+Recalibrated means a slope on the log-probabilities and an offset for each class, fitted to records with a penalty
+(`sordino.tasks.recalibration`); a record is judged by a fit to the other folds. Its power is the fitted slope.
+
 A model that has memorised its few records is overconfident on others. So each member's probabilities are first raised
 to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
@@ -46,10 +50,13 @@ from torch import Tensor, nn
 from sordino.privacy.unit import Unit
 from sordino.tasks import Task
 
-MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted")
+MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted", "recalibrated")
 """Members of the mixture: models trained alone, the server's model tuned, the method's personal model, the mean of the
-server's models over the rounds, the server's model adjusted to the client's labels, and that mean adjusted to them."""
-LOCAL, TUNED, OWN, AVERAGED, ADJUSTED, AVERAGED_ADJUSTED = range(len(MEMBERS))
+server's models over the rounds, the server's model adjusted to the client's labels, that mean adjusted to them, and the
+server's model recalibrated on the client's records."""
+LOCAL, TUNED, OWN, AVERAGED, ADJUSTED, AVERAGED_ADJUSTED, RECALIBRATED = range(len(MEMBERS))
+NETWORKS = {**{member: member for member in range(len(MEMBERS))}, AVERAGED_ADJUSTED: AVERAGED, RECALIBRATED: ADJUSTED}
+"""By member, the first member that has the same network: some differ in how probabilities are changed alone."""
 FOLDS = 3
 """Number of folds of a client's records: training without each of three costs twice what training on all does."""
 PRIOR = 1.0

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from sordino.errors import UserError
 from sordino.tasks.class_metrics import LOWER_IS_BETTER, METRICS, Judged, metrics_of, no_sums, sums_of
+from sordino.tasks.recalibration import fit_recalibration
 from sordino.tasks.task import Task
 
 SMOOTHING = 3.0
@@ -133,6 +134,9 @@ class Classification(Task):
     @staticmethod
     def sharpen(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
         return torch.log_softmax(powers * log_probabilities + offsets, dim=-1)
+
+    def recalibrate(self, log_probabilities: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+        return fit_recalibration(log_probabilities, targets)
 
     def frequencies(self, targets: Tensor) -> Tensor:
         return _smooth(torch.bincount(targets, minlength=self.width))

@@ -147,6 +147,16 @@ class Task(ABC):
         """Probabilities raised to `powers`, multiplied by exp(`offsets`) and scaled to sum to one, as logarithms."""
 
     @abstractmethod
+    def recalibrate(self, log_probabilities: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+        """Power and offsets (width,) for `sharpen` that fit a model's probabilities to a client's records; a penalty
+        draws them to one and zero, which change nothing. Probabilities that are not finite are left as they are.
+
+        Args:
+            log_probabilities: (records, width), what the model says of the client's training records.
+            targets: (records,) of the same records.
+        """
+
+    @abstractmethod
     def frequencies(self, targets: Tensor) -> Tensor:
         """(width,): smoothed shares of a client's records by target, as logarithms, to which models are adjusted."""
 

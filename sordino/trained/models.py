@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -23,11 +23,9 @@ from sordino.data.dataset import Meaning
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
-from sordino.federation.blending import RULES
 from sordino.learning.network import Learner
-from sordino.parts.blending import Blended, offsets
+from sordino.parts.blending import ADJUSTED, AVERAGED, LOCAL, NETWORKS, OWN, TUNED, Blended, offsets
 from sordino.store.store import Store, unfinished
-from sordino.tasks import Task
 from sordino.version import VERSION
 
 ABOUT = "sordino"
@@ -222,36 +220,35 @@ class _File:
         """Predictor of a client."""
         if not self._blended:
             return self._own(client)
-        if not self._names.issuperset({*RULES, "averaged"} if "global" in self._names else RULES):
-            raise self._earlier
         row = self._blended[client]
+        weights, powers, added = self._rules(row)
         width = self._file.get_slice("personal").get_shape()[1]
         trained = self._file.get_slice("blend")[row : row + 1].reshape(-1, width)
-        made: list[nn.Module | None] = [self.about.build(flat) for flat in trained]
-        own = self._own(client) if client in self._rows else None
-        server, averaged = (self._of_server(name, client, width) for name in ("global", "averaged"))
-        networks = [*made, own, averaged, server, averaged]
-        return mix(self.about.meaning.task, networks, *(self.tensor(name)[row] for name in RULES))
+        made = {member: self.about.build(flat) for member, flat in zip((LOCAL, TUNED), trained, strict=False)}
+        if client in self._rows:
+            made[OWN] = self._own(client)
+        for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):
+            if name in self._names:
+                made[member] = self.about.build(self.tensor(name).reshape(-1, width)[self.cluster(client)])
+        there = weights.nonzero().squeeze(1).tolist()
+        if not made.keys() >= {NETWORKS[member] for member in there}:  # other members were mixed then
+            raise self._earlier
+        members = [made[NETWORKS[member]] for member in there]
+        return Blended(self.about.meaning.task, members, weights[there], powers[there], added[there]).eval()
 
-    def _of_server(self, name: str, client: int, width: int) -> nn.Module | None:
-        """Server's model of a client, if there is one."""
-        if name not in self._names:
-            return None
-        return self.about.build(self.tensor(name).reshape(-1, width)[self.cluster(client)])
+    def _rules(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, powers and offsets of the mixture in a row. Earlier versions stored labels' frequencies, from which
+        offsets follow, and had fewer members."""
+        if not self._names.issuperset({"weights", "powers"}) or self._names.isdisjoint({"offsets", "labels"}):
+            raise self._earlier
+        weights, powers = self.tensor("weights")[row], self.tensor("powers")[row]
+        added = self.tensor("offsets")[row] if "offsets" in self._names else offsets(self.tensor("labels")[row])
+        return weights, powers, added
 
     def _own(self, client: int) -> nn.Module:
         """Model that the method left at a client."""
         row = self._rows[client]
         return self.about.build(self._file.get_slice("personal")[row : row + 1].reshape(-1))
-
-
-def mix(
-    task: Task, networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, frequencies: Tensor
-) -> nn.Module:
-    """Mix the networks that exist."""
-    there = {place: one for place, one in enumerate(networks) if one is not None and weights[place] > 0}
-    rules = (rule[list(there)] for rule in (weights, powers, offsets(frequencies)))
-    return Blended(task, list(there.values()), *rules).eval()
 
 
 def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
 from sordino.experiment.result import against
 from sordino.experiment.run import carry_on, register, resume
+from sordino.federation.blending import Blending
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer
 from sordino.methods import find, names
@@ -31,6 +33,7 @@ from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
 from sordino.store.run_files import RunFiles
 from sordino.store.store import Store
+from sordino.tasks import Classification
 from sordino.testing.case import CLIENTS, Case
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -57,7 +60,7 @@ def test_every_method_can_blend(name: str, tmp_path: Path) -> None:
     figures = summary["blend"]
     assert summary["accuracy"]["personal"] == figures["accuracy"]["blend"] > 0.1
     assert sum(figures["weights"].values()) == pytest.approx(1)
-    assert GIVEN_AWAY in summary["not_covered"]
+    assert GIVEN_AWAY["blend"] in summary["not_covered"]
     assert figures["accuracy"]["local"] is not None
     assert sum(figures["against_local"].values()) == CLIENTS
     assert figures["accuracy"]["global"] == summary["accuracy"]["global"]
@@ -160,6 +163,21 @@ def test_the_mean_is_judged_by_what_it_says_itself(tmp_path: Path, monkeypatch: 
         averaged, adjusted, both = likelihoods[:, [AVERAGED, ADJUSTED, AVERAGED_ADJUSTED]].T
         assert not torch.allclose(both, adjusted)
         assert not torch.allclose(both, averaged)
+
+
+def test_a_record_is_not_judged_by_a_recalibration_that_has_seen_it() -> None:
+    """Another label changes what is said of the other folds' records, and nothing in its own."""
+    random = torch.Generator().manual_seed(0)
+    said = torch.log_softmax(torch.randn(12, 3, generator=random), dim=1)
+    targets, folds = torch.arange(12) % 3, torch.arange(12) % FOLDS
+    clients: Any = SimpleNamespace(_task=Classification.numbered(3))
+    before = Blending._recalibrated(clients, said, targets, folds)
+    other = targets.clone()
+    other[4] = (other[4] + 1) % 3
+    changed = (Blending._recalibrated(clients, said, other, folds) != before).any(dim=1)
+    assert torch.equal(changed, folds != folds[4])
+    power, added = clients._task.recalibrate(said[folds != 1], targets[folds != 1])
+    assert torch.equal(before[folds == 1], clients._task.sharpen(said[folds == 1], power, added))
 
 
 @pytest.mark.parametrize("personal", ["own", "blend"])

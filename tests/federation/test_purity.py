@@ -485,7 +485,7 @@ EVALUATIONS: dict[str, Callable[[Simulation, Prepared], Any]] = {
     "blending": lambda clients, prepared: clients.blend(
         [0, 1],
         instructions(
-            prepared.method, prepared.schedule, prepared.allowance, np.array([9] * 10), prepared.initial, None
+            "blend", prepared.method, prepared.schedule, prepared.allowance, np.array([9] * 10), prepared.initial, None
         ),
     ),
     "round": lambda clients, prepared: clients.ask(

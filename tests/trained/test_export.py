@@ -37,7 +37,7 @@ values = ["no", "yes"]
 """
 
 
-@pytest.fixture(scope="module", params=[pytest.param("logistic", marks=pytest.mark.slow), "blend"])
+@pytest.fixture(scope="module", params=[pytest.param("logistic", marks=pytest.mark.slow), "blend", "recalibrate"])
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Models]:
     folder = tmp_path_factory.mktemp("export")
     (folder / "own").mkdir()
@@ -46,8 +46,8 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     for name in ("north", "south"):
         rows = [f"{a:.3f},{'xy'[k % 2]},{'yes' if a > 0.5 else 'no'}" for k, a in enumerate(random.random(24))]
         (folder / "own" / f"{name}.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
-    blended = request.param == "blend"
-    keys: dict[str, Any] = {"model": "mlp" if blended else request.param, "personal": "blend" if blended else "own"}
+    mixed = request.param in ("blend", "recalibrate")
+    keys: dict[str, Any] = {"model": "mlp", "personal": request.param} if mixed else {"model": request.param}
     keys |= {"data": str(folder / "own"), "schema": folder / "schema.toml", "store": folder / "store"}
     run = sordino.run(method="fedavg", rounds=2, workers=1, set={"epochs": 2, "batch": 8}, **keys)["run"]
     return folder, load_models(run, folder / "store")

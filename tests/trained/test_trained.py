@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 import sordino
 from sordino.data.schema import Format, Schema
 from sordino.errors import UserError
+from sordino.parts.blending import ADJUSTED, RECALIBRATED
 from sordino.tasks.class_metrics import METRICS
 from sordino.trained.models import Models, load_models, models_in
 from sordino.trained.predict import read_records
@@ -56,7 +57,7 @@ def clinics(folder: Path) -> Path:
 KEYS: dict[str, Any] = {"method": "fedavg", "rounds": 4, "workers": 1, "set": {"epochs": 5, "batch": 8, "rate": 0.5}}
 
 
-@pytest.fixture(scope="module", params=["own", "blend"])
+@pytest.fixture(scope="module", params=["own", "blend", "recalibrate"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The name and the store of a run whose data are gone."""
     folder = tmp_path_factory.mktemp("trained")
@@ -92,18 +93,38 @@ def test_clients_are_found_by_name_and_the_data_are_not_needed(trained: tuple[st
 
 
 def test_models_of_an_earlier_version_are_refused(trained: tuple[str, Path], tmp_path: Path) -> None:
-    """Without a description, or blended by rules that did not know of labels, or of means over rounds, yet."""
+    """Without a description, or blended by rules that did not know of labels, or of means over rounds, yet; and those
+    that lack a network which is mixed."""
     run, store = trained
     path = store / "runs" / run / "models.safetensors"
     with safe_open(path, framework="pt") as file:
         tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
     older = [(tensors, None)]
-    for unknown in {"labels", "averaged"} & set(tensors):
+    for unknown in {"offsets", "averaged"} & set(tensors):
         older.append(({name: rows for name, rows in tensors.items() if name != unknown}, about))
     for content, described in older:
         save_file(content, tmp_path / "models", described)
         with pytest.raises(UserError, match="earlier version"):
             models_in(tmp_path / "models", run).personal["north"]
+
+
+def test_blends_of_an_earlier_version_are_loaded(trained: tuple[str, Path], tmp_path: Path) -> None:
+    """It had six members, and kept a client's label frequencies in the place of each member's offsets."""
+    run, store = trained
+    with safe_open(store / "runs" / run / "models.safetensors", framework="pt") as file:
+        tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    if "averaged" not in tensors:
+        pytest.skip("earlier versions had blends only")
+    weights, added = tensors["weights"].clone(), tensors.pop("offsets")
+    weights[:, RECALIBRATED] = 0
+    save_file(tensors | {"weights": weights, "offsets": added}, tmp_path / "now", about)
+    earlier = {"weights": weights[:, :6].contiguous(), "powers": tensors["powers"][:, :6].contiguous()}
+    labels = added[:, ADJUSTED].contiguous()
+    save_file(tensors | earlier | {"labels": labels}, tmp_path / "earlier", about)
+    x = torch.rand(5, 3)
+    now, then = (models_in(tmp_path / name, run).personal["south"] for name in ("now", "earlier"))
+    with torch.no_grad():
+        assert torch.equal(now(x), then(x))
 
 
 def test_predictions_are_the_models(trained: tuple[str, Path], tmp_path: Path) -> None:
