@@ -47,7 +47,19 @@ if TYPE_CHECKING:
     from sordino.methods.bases import Clipped, RecordClipped, RecordLevel
     from sordino.privacy.accounting.gaussian import attack_accuracy, delta_of, epsilon_of, mu_of, rdp_epsilon
     from sordino.privacy.gradients import PrivateRecords
-    from sordino.privacy.release import Average, Bare, Derived, Follows, Gradients, Matrix, Number, Update, sends
+    from sordino.privacy.release import (
+        Average,
+        Bare,
+        Derived,
+        Follows,
+        Gradients,
+        GradientSum,
+        Matrix,
+        Number,
+        RecordSum,
+        Update,
+        sends,
+    )
     from sordino.store.run_summary import Summary
     from sordino.testing import check_method
 
@@ -64,6 +76,7 @@ __all__ = [
     "Each",
     "Federation",
     "Follows",
+    "GradientSum",
     "Gradients",
     "Layout",
     "Matrix",
@@ -77,6 +90,7 @@ __all__ = [
     "PrivateRecords",
     "RecordClipped",
     "RecordLevel",
+    "RecordSum",
     "Records",
     "Replies",
     "Result",
@@ -126,7 +140,8 @@ _MODULES = {
     "sordino.privacy.accounting.gaussian": ("attack_accuracy", "delta_of", "epsilon_of", "mu_of", "rdp_epsilon"),
     "sordino.privacy.gradients": ("PrivateRecords",),
     "sordino.privacy.release": (
-        *("Average", "Bare", "Derived", "Follows", "Gradients", "Matrix", "Number", "Update", "sends"),
+        *("Average", "Bare", "Derived", "Follows", "Gradients", "GradientSum", "Matrix", "Number", "RecordSum"),
+        *("Update", "sends"),
     ),
     "sordino.testing": ("check_method",),
 }

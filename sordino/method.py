@@ -52,6 +52,11 @@ LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1e9
 Epsilon = Annotated[float, Field(ge=LEAST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 
 
+ADDED_LATER: dict[str, Any] = {"added later": True}
+"""Metadata of a hyper-parameter that methods did not have when runs were stored that may still be taken up: at its
+default it is no part of a run's identity."""
+
+
 @dataclass(frozen=True)
 class Result:
     """Outcome of a step at one client."""

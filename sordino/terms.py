@@ -47,7 +47,7 @@ from sordino.experiment.identity import identity_of, weights_of
 from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner, Precision
 from sordino.learning.parameters import flatten
-from sordino.method import Budget, Method, check_returned
+from sordino.method import ADDED_LATER, Budget, Method, check_returned
 from sordino.parts.masks import check_head
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_level_plan import check_delta, default_delta
@@ -199,7 +199,7 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
     costs = derive_costs(experiment, facts) if costs is None else costs
     method, layout = costs.method, network.learner.layout
     experiment = experiment.model_copy(update={"model": network.name})
-    decided = facts.decisive(experiment, method.file_contents()) | {"made": repr(method)} | network.weights
+    decided = facts.decisive(experiment, method.file_contents()) | {"made": describe_method(method)} | network.weights
     drowned = infeasible(method, costs.declared, costs.allowance, costs.schedule, layout)
     return costs.extend(
         Terms,
@@ -210,6 +210,14 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
         notes=costs.notes + drowned,
         disclosed=[*facts.disclosed, *not_covered_before(experiment, method)],
     )
+
+
+def describe_method(method: Method) -> str:
+    """Describe a method with its hyper-parameters, as a run's identity holds them: at their defaults, those that were
+    `ADDED_LATER` are left out."""
+    shown = [one for one in dataclasses.fields(method) if one.repr]
+    kept = [one for one in shown if not (one.metadata == ADDED_LATER and getattr(method, one.name) == one.default)]
+    return f"{type(method).__qualname__}({', '.join(f'{one.name}={getattr(method, one.name)!r}' for one in kept)})"
 
 
 def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = None) -> Costs:
@@ -311,7 +319,8 @@ def _spend(
     notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, steps)
     if level is not None:
         sizes, budgets = _known_sizes(experiment, facts), client_budgets(experiment, level, schedule)
-        plan = record_plan(experiment, level, record_needs(steps), sizes, budgets, schedule, delta, calibration)
+        needs = record_needs(steps)
+        plan = record_plan(experiment, level, needs, sizes, budgets, schedule, delta, calibration, minimum)
         return Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes
     records = 0
     if has_published_noise(method) and experiment.noise_multiplier is None:

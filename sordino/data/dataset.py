@@ -107,6 +107,10 @@ class Split:
         The last is None when all clients have equally many records. Padding holds an arbitrary record.
         """
         starts, sizes = self.starts[clients, None], self.sizes[clients, None]
+        count, size = len(starts), int(sizes[0, 0]) if len(sizes) else 0
+        if count and (sizes == size).all() and (np.diff(starts, axis=0) == size).all():  # they lie one after another
+            own = slice(int(starts[0, 0]), int(starts[0, 0]) + count * size)
+            return self.x[own].unflatten(0, (count, size)), self.y[own].unflatten(0, (count, size)), None
         places = np.arange(sizes.max(initial=0))
         real = places < sizes
         index = torch.from_numpy(np.where(real, starts + places, 0))

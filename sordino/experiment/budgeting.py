@@ -5,6 +5,7 @@ These are the parts of which `sordino.terms.derive_costs` is made.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,10 +27,13 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Releases, all_releases
 from sordino.util.formatting import round_up
 
-GIVEN_AWAY = (
-    "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
-    "records without any noise"
-)
+GIVEN_AWAY = {
+    "blend": "A blended model stays at its client and costs nothing there; given away, its local parts tell of that "
+    "client's records without any noise",
+    "recalibrate": "A recalibrated model stays at its client and costs nothing there; given away, its slope and "
+    "offsets, and the local model that it may be mixed with, tell of that client's records without any noise",
+}
+"""By the experiment's key `personal`, what epsilon does not cover of the models that clients predict with."""
 SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
 """Reason why no epsilon holds where whole numbers are drawn for a simulation."""
 LEAST_USUAL, MOST_USUAL = 0.01, 100.0
@@ -151,7 +155,19 @@ def client_noise(
                 )
         if multiplier is None:
             multiplier = calibration.multiplier(epsilon, delta)
-    return Noise(multiplier, experiment.protect_from, minimum, experiment.colluders, calibration.shares), notes
+    return shared_noise(experiment, minimum, calibration, multiplier), notes
+
+
+def shared_noise(experiment: Experiment, minimum: int, calibration: Calibration, multiplier: float) -> Noise:
+    """Return noise of a multiplier as it is shared out over the messages of a sum.
+
+    Args:
+        experiment: the configuration, which says against whom noise is planned and how many clients may collude.
+        minimum: fewest answers with which a question is used.
+        calibration: says how many shares are guaranteed on real machines.
+        multiplier: noise over sensitivity for the protected observer.
+    """
+    return Noise(multiplier, experiment.protect_from, minimum, experiment.colluders, calibration.shares)
 
 
 def has_published_noise(method: Method) -> bool:
@@ -180,6 +196,7 @@ def record_plan(
     schedule: Schedule,
     delta: float,
     calibration: Calibration,
+    minimum: int,
 ) -> RecordPlan:
     """Plan what clients' records spend, from their budgets or from a given noise multiplier.
 
@@ -192,6 +209,7 @@ def record_plan(
         schedule: rounds and cohorts.
         delta: delta of the budgets.
         calibration: rule by which noise follows from them.
+        minimum: fewest answers with which a question is used, over which shared noise is shared out.
     """
     multiplier = experiment.noise_multiplier
     # Where the noise is given, who has budget left may take the turns of those who have none.
@@ -207,6 +225,7 @@ def record_plan(
         multiplier=multiplier,
         needs=needs,
         varied=method.varied,
+        sharing=functools.partial(shared_noise, experiment, minimum, calibration) if needs.sums else None,
     )
     if not plan.turns.any():
         raise UserError(
@@ -232,7 +251,7 @@ def record_plan_without_noise(
         batch=method.batch,
         epochs=method.epochs,
         turns=schedule.turns,
-        held_out=needs.held_out,
+        needs=needs,
         varied=method.varied,
     )
 
@@ -301,7 +320,7 @@ def not_covered_before(experiment: Experiment, method: Method) -> list[str]:
     if method.privacy != "dp":  # there is no epsilon that could leave things out
         return []
     disclosed = check_returned(method, "discloses", method.discloses(), list)
-    return disclosed + ([GIVEN_AWAY] if experiment.personal == "blend" else [])
+    return disclosed + ([GIVEN_AWAY[experiment.personal]] if experiment.personal in GIVEN_AWAY else [])
 
 
 def infeasible(

@@ -86,10 +86,12 @@ class Experiment(BaseModel):
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
     privacy: Literal["dp", "none"] = "dp"
     """`dp`: what leaves is clipped and noised. `none`: nothing is, with any method, and epsilon is infinite."""
-    personal: Literal["own", "blend"] = "own"
-    """The model that a client predicts with in the end: the method's own personal model, or a `blend` of it, the
-    server's models (the last one and their mean over the rounds) and models that the client trains alone, weighed by
-    records that they were not trained on. Nothing of it leaves."""
+    personal: Literal["own", "blend", "recalibrate"] = "own"
+    """The model that a client predicts with in the end: the method's own personal model; a `blend` of it, the server's
+    models (the last one and their mean over the rounds) and models that the client trains alone, weighed by records
+    that they were not trained on; or, with `recalibrate`, the server's model with a slope and class offsets fitted to
+    the client's records, where the client has many records in the mean with a model that it trains alone. Nothing of it
+    leaves."""
     rounds: int = Field(default=30, ge=1, le=1_000_000)
     """Number of rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)

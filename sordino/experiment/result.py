@@ -18,7 +18,7 @@ from sordino.parts.blending import MEMBERS
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.views import View
 from sordino.store.run_files import RunFiles
-from sordino.store.run_summary import Against, BlendFigures, Metric, RecordFigures, Summary
+from sordino.store.run_summary import Against, Metric, MixtureFigures, RecordFigures, Summary
 from sordino.store.spending import spending_of_ledger, whole
 from sordino.tasks import Task
 from sordino.terms import Terms
@@ -28,6 +28,8 @@ ENOUGH = 10
 """Least number of test records at which a model that gives them all one class is worth a warning."""
 NAMED = 10
 """Number of clients that a sentence names."""
+MADE = {"blend": "blend", "recalibrate": "recalibrated"}
+"""By the experiment's key `personal`, the name of the accuracy of what clients predict with."""
 SAME = 1e-9
 """Difference below which two accuracies are the same."""
 
@@ -51,7 +53,7 @@ def summarize(
         run_files: ledger, duration and traffic of the run.
         names: names of the clients, in the order of their indices.
         own: (clients,) accuracies of the method's own personal models; NaN where unknown.
-        blends: blended models, where clients blend.
+        blends: blended or recalibrated models, where clients make such.
         reached: metrics of what clients predict with; None in a deployment.
     """
     method, schedule, experiment, data = prepared.method, prepared.schedule, prepared.experiment, prepared.data
@@ -62,6 +64,8 @@ def summarize(
     epsilon = _by_view(ledger, delta)
     so_far = None if ledger is charged else _by_view(charged, delta)
     measured = None if data is None else reached
+    plan = prepared.allowance.records
+    mixture = None if blends is None else _mixture_figures(experiment.personal, blends, own, ending.shared)
     return Summary(
         run=run,
         method=experiment.method,
@@ -103,8 +107,9 @@ def summarize(
         records=None if data is None else int(data.train.sizes.sum()),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.task),
         positive=None if measured is None or data is None else data.task.positive_name,
-        record_level=_record_figures(ledger, delta, ending) if method.unit.record_level else None,
-        blend=None if blends is None else _blend_figures(blends, own, ending.shared),
+        record_level=None if plan is None else _record_figures(ledger, plan.observer, delta, ending),
+        blend=mixture if experiment.personal == "blend" else None,
+        recalibrate=mixture if experiment.personal == "recalibrate" else None,
     )
 
 
@@ -152,17 +157,18 @@ def _called(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> BlendFigures:
-    """Figures of the mixture and of each of its members."""
+def _mixture_figures(personal: str, blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> MixtureFigures:
+    """Figures of the mixtures and of each of their members."""
     single = {"local": blends.figures("local")[:, 0], "own": own, "global": np.full(len(own), np.nan)}
     if shared is not None:
         single["global"] = shared
-    found = {"blend": blends.figures("accuracy")[:, 0], **single}
-    return BlendFigures(
+    name = MADE[personal]
+    found = {name: blends.figures("accuracy")[:, 0], **single}
+    return MixtureFigures(
         accuracy={name: finite_or_none(mean(values)) for name, values in found.items()},
         worst_tenth={name: finite_or_none(worst_tenth(values)) for name, values in found.items()},
         weights=dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
-        against_local=against(found["blend"] - found["local"]),
+        against_local=against(found[name] - found["local"]),
     )
 
 
@@ -207,21 +213,21 @@ def _beyond_budgets(ledger: Ledger, prepared: Terms, names: Sequence[str]) -> li
     plan = prepared.allowance.records
     if plan is None or ledger.reasons():
         return []
-    return beyond_budgets(ledger.record_epsilons(prepared.budget.delta), plan.budgets, names)
+    return beyond_budgets(ledger.record_epsilons(plan.observer, prepared.budget.delta), plan.budgets, names)
 
 
-def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> RecordFigures:
-    """Figures of a run that protects records: spread of epsilon over clients, epsilon for replacing a record, and who
-    stopped."""
-    values = sorted(ledger.record_epsilons(delta).values())
-    replaced, at = ledger.replaced(delta)
+def _record_figures(ledger: Ledger, view: View, delta: float, ending: Ending) -> RecordFigures:
+    """Figures of a run that protects records, for the observer whom its noise is planned against: spread of epsilon
+    over clients, epsilon for replacing a record, and who stopped."""
+    values = sorted(ledger.record_epsilons(view, delta).values())
+    replaced, at = ledger.replaced(view, delta)
     spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else {}
     return RecordFigures(
         epsilon_clients={name: finite_or_none(value) for name, value in spread.items()} or None,
         epsilon_replace_one=finite_or_none(replaced),
         stopped_clients=list(ending.stopped),
         delta_replace_one=at,
-        epsilon_rows={rows: finite_or_none(value) for rows, value in ledger.rows_epsilons(delta).items()},
+        epsilon_rows={rows: finite_or_none(value) for rows, value in ledger.rows_epsilons(view, delta).items()},
     )
 
 

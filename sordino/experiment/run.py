@@ -20,7 +20,7 @@ from sordino.experiment.defaults import in_store
 from sordino.experiment.identity import describe_machine
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.result import Summary, summarize
-from sordino.federation.blending import TRAINED, instructions
+from sordino.federation.blending import KINDS, instructions
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending, Served
 from sordino.federation.transport import HostingTransport
@@ -201,13 +201,14 @@ class _Session:
     def _blend(self, transport: HostingTransport, run_files: RunFiles, ending: Ending) -> Blends | None:
         """Let clients blend their models, where the experiment wants that."""
         prepared = self.prepared
-        if prepared.experiment.personal != "blend":
+        personal = prepared.experiment.personal
+        if personal == "own":
             return None
         if run_files.restored is None or run_files.restored.rounds < ending.now.rounds:
             run_files.save(ending.now)  # blending may take longer than the rounds did
         begun = time.monotonic()
         method, schedule, records = prepared.method, prepared.schedule, prepared.data.train.sizes
-        message = instructions(method, schedule, prepared.allowance, records, prepared.initial, ending.served)
+        message = instructions(personal, method, schedule, prepared.allowance, records, prepared.initial, ending.served)
         made = blends.make(transport, message, self.folder, prepared.data.task, self.watch)
         run_files.seconds += time.monotonic() - begun
         return made
@@ -219,7 +220,7 @@ class _Session:
 
         A server with several models has one row for each, and `clusters` says which is whose. Where clients blend
         models, `averaged` has the means of the server's over the rounds, and `blend` has for each of `blend_clients`
-        one row with the models that it trained alone; so have `weights`, `powers` and `labels`, which say how they are
+        one row with the models that it trained alone; so have `weights`, `powers` and `offsets`, which say how they are
         mixed. `metrics` has one row for each client of the run, and `metrics_known` says which of them there are. The
         file's metadata describe all of it.
         """
@@ -230,8 +231,9 @@ class _Session:
         width = self.prepared.learner.layout.size
         streams = {"personal": Stream(len(who), width, transport.personal_models(who))}
         if blended is not None:
+            trained = len(KINDS[self.prepared.experiment.personal].trains)
             tensors |= {"blend_clients": torch.tensor(blended.clients), **blended.rules}
-            streams["blend"] = Stream(len(blended.clients), TRAINED * width, blended.models())
+            streams["blend"] = Stream(len(blended.clients), trained * width, blended.models())
         about = described(self.run, self.prepared)
         return checkpoints.write_models(tensors, streams, self.folder / checkpoints.MODELS, about.metadata())
 

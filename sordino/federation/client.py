@@ -24,6 +24,7 @@ from sordino.federation import message as messages
 from sordino.federation.message import Message
 from sordino.federation.purity import Surroundings
 from sordino.learning.network import Learner, Records
+from sordino.learning.stacked import squared_lengths
 from sordino.method import Method, Result, check_returned, result_of
 from sordino.models.tokens import examples
 from sordino.privacy.clipping import CompiledSum
@@ -31,6 +32,9 @@ from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import BlankRecords, PrivateRecords, Stack, validation_records
 from sordino.privacy.noise import Covered
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
+
+STACKS_REMEMBERED = 64
+"""Number of stacks of clients of which the lengths of records are remembered."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class Clients:
         self._keeper = learner.keeper(data.shape) if method.unit.record_level else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
+        self._lengths: dict[tuple[int, ...], Tensor] = {}
+        """Squared lengths of the records of stacks of clients, which do not change from round to round."""
         self._kind: type[PrivateRecords] = PrivateRecords
         learner.module.to(self.device)
         self._surroundings = Surroundings(method, learner, examples(learner.written, 1, data.shape, 0).to(self.device))
@@ -209,29 +215,48 @@ class Clients:
         if self._keeper is None:
             return Records(x, y, self.learner, seed)
         releases = self.steps[question.step].values()
-        exit = None
+        exit = batch = None
         for release in releases:
             thresholds = release.thresholds(public)
-            if thresholds is not None:
-                clip = thresholds.of(place)
+            if thresholds is None:
+                continue
+            clip = thresholds.of(place)
+            if release.drawn:
+                (batch,) = self.gate.batches(question.number, [client], clip.reshape(1, 1), release.normalised)
+            else:
                 sizes = self.learner.layout.parts(len(clip)) if thresholds.separate else None
                 exit = self.gate.gradients(question.number, client, clip, sizes)
         held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
         bare = any(not release.private for release in releases)
-        return self._kind(x, y, held_out, self._keeper, exit, bare, self._compiled)
+        asked = (question.number, (client,))
+        return self._kind(x, y, held_out, self._keeper, exit, bare, self._compiled, batch, asked)
 
     def stack(self, question: Question, public: Public) -> Stack:
         """Return what a step sees of all clients of a question together; at record level, without validation
         records."""
         assert not self._held_out
-        releases = self.steps[question.step].values()
-        (taken,) = (found for found in (release.thresholds(public) for release in releases) if found is not None)
-        clips = taken.rows.expand(len(question.clients), -1)
+        (release,) = (one for one in self.steps[question.step].values() if one.made_of_gradients)
+        thresholds = release.thresholds(public)
+        assert thresholds is not None
+        clips = thresholds.rows.expand(len(question.clients), -1)
         x, y, _ = (None if part is None else part.to(self.device) for part in self.data.train.stacked(question.clients))
         assert x is not None
         assert y is not None
-        exit = self.gate.stacked_gradients(question.number, question.clients, clips)
-        return Stack(x, y, self.data.train.sizes[question.clients].tolist(), self.learner, exit)
+        sizes, number, together = (
+            self.data.train.sizes[question.clients].tolist(),
+            question.number,
+            tuple(question.clients),
+        )
+        if together not in self._lengths:
+            if len(self._lengths) >= STACKS_REMEMBERED:
+                self._lengths.clear()
+            self._lengths[together] = squared_lengths(x)
+        reach = self._lengths[together]
+        if release.drawn:
+            batches = self.gate.batches(number, question.clients, clips, release.normalised)
+            return Stack(x, y, sizes, self.learner, None, batches, reach, (number, together))
+        exit = self.gate.stacked_gradients(number, question.clients, clips)
+        return Stack(x, y, sizes, self.learner, exit, reach=reach)
 
     def kinds(self, step: str, who: np.ndarray, took_part: np.ndarray) -> np.ndarray:
         """Return the kind of each client: clients of one kind may be stacked for a step.

@@ -76,6 +76,7 @@ class Surroundings:
         it computes once, such as a table of positions, exists before the first client's step."""
         self._method, self._learner = method, learner
         self._refusal: str | None = None
+        self._lazy = {name for kind in type(method).__mro__ for name in _lazy(kind)}
         self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
         layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
         written = [kind for kind in layers if _root(kind) not in NETWORKS and kind not in self._classes]
@@ -112,9 +113,7 @@ class Surroundings:
 
     def _seen(self) -> dict[str, Any]:
         """Snapshots of everything that a step must not change, by name."""
-        found = {f"self.{name}": value for name, value in vars(self._method).items()}
-        for kind in type(self._method).__mro__:
-            found = {name: value for name, value in found.items() if name.partition(".")[2] not in _lazy(kind)}
+        found = {f"self.{name}": value for name, value in vars(self._method).items() if name not in self._lazy}
         if self._modules:  # somebody else's code has the network in its hands
             held = {name: value for name, value in vars(self._learner).items() if name not in WORKED_IN}
             found |= {f"data.learner.{name}": value for name, value in held.items()}

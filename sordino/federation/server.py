@@ -145,7 +145,7 @@ class Asking:
     def _check(self, step: str, releases: Releases, clients: Sequence[int], number: int) -> None:
         """Refuse a question whose noise would not cover it, before anything is charged."""
         summed = any(release.summed for release in releases.values())
-        noise = self._gate.allowance.noise
+        noise = self._gate.allowance.shared
         if summed and noise is not None and len(clients) < noise.minimum_cohort:
             raise UserError(
                 f"Round {number + 1} asks {len(clients)} clients, but the noise is shared out over at least "
@@ -160,7 +160,7 @@ class Asking:
         if release.sources():  # made of gradients that another release takes
             return
         taken = same_turns(self.steps, step, name)
-        times = np.sum([self._run_state.ledger.times(one)[clients] for one in taken], axis=0)
+        times = np.sum([self._run_state.ledger.times(one, self.count)[clients] for one in taken], axis=0)
         turns = self._gate.allowance.of_records.turns[clients]
         most = np.minimum(turns, 1) if release.once else turns
         if (times >= most).any():
@@ -206,7 +206,7 @@ class Server:
         plan = gate.allowance.records
         self._turns = Turns(self.schedule, gate.source, None if plan is None else plan.turns)
         self._last_round = self._turns.last()
-        self._observer: View = "server" if gate.allowance.noise is None else gate.allowance.noise.protect_from
+        self._observer = gate.allowance.observer
         self._planned = planned_epsilon(gate.allowance, self.schedule.turns, self.budget.delta)
         restored = run_state.restored
         self._next_round = 0 if restored is None else restored.rounds
@@ -408,13 +408,16 @@ class Server:
         self._open, self._next_round = None, opened.number + 1
         self._keep_average()
         trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
-        who = [client for clients, _ in trained for client in clients]
+        # Clients that keep nothing of a round predict with the server's model.
+        asked = trained or [(clients, answer) for clients, answer in opened.answers[-1:]]
+        who = [client for clients, _ in asked for client in clients]
         own, start, shared, losses = (np.full(len(who), np.nan) for _ in range(4))
         if opened.evaluate and who:
-            own, start, *more = np.concatenate([answer.accuracies for _, answer in trained]).T
+            own, start, *more = np.concatenate([answer.accuracies for _, answer in asked]).T
             losses = more[0] if more else losses
             found = self._shared_accuracies(who)
             shared = shared if found is None else found
+            own = own if trained else shared
         answers = [answer for _, answer in opened.answers]
         report = RoundReport(
             round=opened.number,

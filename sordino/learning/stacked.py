@@ -221,15 +221,25 @@ def _growth(most: int, size: int, dtype: torch.dtype, device: torch.device, prec
     return 1 + float(rounding(most + 8, numbers)) + float(rounding(size, norms))
 
 
+def squared_lengths(rows: Tensor) -> Tensor:
+    """Squared L2 norm of each record of stacked clients, in double precision: (clients, records)."""
+    return torch.linalg.vector_norm(rows.flatten(2), dim=2, dtype=torch.float64).square()
+
+
 class StackedBook:
     """Gradients of single records of stacked clients: their norms, and weighted sums for each client."""
 
-    def __init__(self, pages: list[tuple[Linear, Tensor, Tensor]], most: int, size: int) -> None:
-        """`most` is how many records a sum may have, `size` the number of parameters."""
-        self.pages, self.most, self.size = pages, most, size
+    def __init__(
+        self, pages: list[tuple[Linear, Tensor, Tensor]], most: int, size: int, reach: Tensor | None = None
+    ) -> None:
+        """`most` is how many records a sum may have, `size` the number of parameters, `reach` the squared lengths of
+        the records where they are known."""
+        self.pages, self.most, self.size, self._reach = pages, most, size, reach
 
     @classmethod
-    def of(cls, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, most: int) -> StackedBook:
+    def of(
+        cls, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, most: int, reach: Tensor | None = None
+    ) -> StackedBook:
         """Run one forward and one backward pass.
 
         Args:
@@ -238,15 +248,18 @@ class StackedBook:
             x: records, (clients, records, ...).
             y: their targets, (clients, records).
             most: the largest number of records that a sum may have.
+            reach: `squared_lengths` of the records, where they have been computed before.
         """
-        return cls(chain.pages(flat, x, y), most, flat.shape[1])
+        first = isinstance(chain.layers[0], Linear)  # else its inputs are not the records themselves
+        return cls(chain.pages(flat, x, y), most, flat.shape[1], reach if first else None)
 
     def layer_norms(self) -> Tensor:
         """Upper bounds of each record's contribution to a weighted sum, over its weight, by layer, in double precision:
         (clients, records, layers). Not finite where no bound is known."""
         norms = []
-        for layer, below, slope in self.pages:
-            reach = torch.linalg.vector_norm(below, dim=2, dtype=torch.float64).square() + (1 if layer.bias else 0)
+        for place, (layer, below, slope) in enumerate(self.pages):
+            known = self._reach if place == 0 else None
+            reach = (squared_lengths(below) if known is None else known) + (1 if layer.bias else 0)
             reach = torch.where(reach <= LARGEST**2, reach, torch.inf)
             norms.append(torch.linalg.vector_norm(slope, dim=2, dtype=torch.float64) * reach.sqrt())
         return torch.stack(norms, dim=2) * self._growth()

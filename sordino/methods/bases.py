@@ -1,9 +1,9 @@
-"""Bases of private methods: a clipped update of each client, and training on noisy gradients of records."""
+"""Bases of methods: averaging at the server, a clipped update of each client, noisy gradients of records."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -12,11 +12,12 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.learning.descent import Descent, InPlace, Pull
 from sordino.learning.network import Records
-from sordino.method import LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
+from sordino.method import ADDED_LATER, LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
 from sordino.parts.augmentation import Augmentation, change_of
 from sordino.parts.ppo import LearnedThreshold
 from sordino.parts.record_thresholds import Fixed as FixedForRecords
 from sordino.parts.record_thresholds import RecordClipping
+from sordino.parts.server_optimizers import SGD, ServerRule
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.budget.allowance import Outlook
 from sordino.privacy.budget.record_level_plan import Varied
@@ -33,7 +34,17 @@ SIZES = "How many records a client has shows in its sampling rate and its number
 
 
 @dataclass(frozen=True)
-class Clipped(Method):
+class Averaging(Method):
+    """A method whose server moves its models by means of the clients' updates."""
+
+    server: ServerRule = field(default=SGD(), metadata=ADDED_LATER)
+    """Rule by which the server moves a model along the mean update: `sgd` (at a rate of 1 plain averaging), `momentum`
+    (FedAvgM), `adagrad`, `adam` or `yogi`, each with its own settings. It reads what was paid for, and costs no
+    privacy."""
+
+
+@dataclass(frozen=True)
+class Clipped(Averaging):
     """A client-level method whose clients send one clipped and noised update."""
 
     clip: Positive = 0.5
@@ -71,7 +82,7 @@ class Clipped(Method):
 
 
 @dataclass(frozen=True)
-class RecordLevel(Method):
+class RecordLevel(Averaging):
     """A method that protects each record of a client: even the server sees only what noisy gradients made."""
 
     unit: ClassVar[Unit] = Unit.RECORD

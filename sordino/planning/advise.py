@@ -25,8 +25,8 @@ from sordino.errors import UserError
 from sordino.experiment.budgeting import unusual_budget
 from sordino.experiment.config import Experiment
 from sordino.privacy.accounting.gaussian import mu_of
-from sordino.privacy.budget.allowance import ProtectFrom
 from sordino.privacy.budget.client_level_plan import check_delta, default_delta
+from sordino.privacy.budget.shared_noise import ProtectFrom
 from sordino.privacy.unit import Unit, rows_words
 
 Level = Unit | None

@@ -16,14 +16,16 @@ from sordino.method import Method
 from sordino.planning.advise import Situation
 from sordino.privacy.accounting.sampled_gaussian import (
     ROWS,
+    Recipe,
     record_attack_accuracy,
     record_epsilon,
-    replace_one,
+    replaced_epsilon,
     rows_epsilon,
 )
 from sordino.privacy.budget.client_level_plan import Plan, plan
 from sordino.privacy.budget.record_level_plan import RecordPlan
-from sordino.privacy.release import all_releases, record_needs
+from sordino.privacy.ledger import SeenRecipe
+from sordino.privacy.release import all_releases
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.store.spending import planned_recipes
@@ -44,7 +46,7 @@ class PlanForRecords:
     neighbours: str
     """The two worlds that epsilon compares."""
     epsilon: dict[View, float]
-    """Epsilon of the client that spends most, the same for every observer."""
+    """Epsilon by observer of the client that spends most."""
     attack_accuracy: dict[View, float]
     epsilon_replace_one: float
     epsilon_rows: dict[str, float]
@@ -144,10 +146,11 @@ def _records_plan(
         parameters: parameters of the network, where they are known.
     """
     noise, delta, clients = costs.allowance.of_records, costs.budget.delta, costs.schedule.clients
-    needs = record_needs(costs.declared)
-    recipes = [planned_recipes(noise, client, needs) for client in range(clients)]
-    each = [max(record_epsilon(recipe, delta) for recipe in mine) for mine in recipes]
-    pools = {tuple(mine) for mine in recipes}
+    recipes = planned_recipes(costs)
+    by_view = {view: [[_seen_by(view, one) for one in mine] for mine in recipes] for view in VIEWS}
+    worst = {view: [max(record_epsilon(one, delta) for one in mine) for mine in by_view[view]] for view in VIEWS}
+    each = worst[noise.observer]
+    pools = {tuple(mine) for mine in by_view[noise.observer]}
     distinct = {recipe for mine in pools for recipe in mine}
     known = noise.budgets[np.isfinite(noise.budgets)]
     middle = float(np.median(known)) if len(known) else max(each)
@@ -157,9 +160,11 @@ def _records_plan(
     return PlanForRecords(
         unit="record",
         neighbours=Unit.RECORD.neighbours,
-        epsilon=dict.fromkeys(VIEWS, max(each)),
-        attack_accuracy=dict.fromkeys(VIEWS, accuracy),
-        epsilon_replace_one=max(record_epsilon(replace_one(recipe), delta) for recipe in distinct),
+        epsilon={view: max(worst[view]) for view in VIEWS},
+        attack_accuracy={
+            view: max(record_attack_accuracy(one) for mine in by_view[view] for one in mine) for view in VIEWS
+        },
+        epsilon_replace_one=max(replaced_epsilon(recipe, delta) for recipe in distinct),
         epsilon_rows={str(rows): max(rows_epsilon(one, rows, delta) for one in pools) for rows in ROWS},
         noise_multiplier=costs.budget.multiplier,
         clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
@@ -168,6 +173,11 @@ def _records_plan(
         warnings=[*costs.notes, *beyond_budgets(dict(enumerate(each)), noise.budgets, names), *_weak(accuracy)],
         advice=_advice(where, parameters),
     )
+
+
+def _seen_by(view: View, recipe: SeenRecipe) -> Recipe:
+    """Return a recipe as an observer sees it."""
+    return tuple((rate, met[VIEWS.index(view)], count) for rate, met, count in recipe)
 
 
 def _client(noise: RecordPlan, sizes: np.ndarray, client: int, epsilon: float) -> dict[str, Any]:

@@ -19,31 +19,73 @@ from sordino.learning.per_record import Bookkeeper, Contributions
 from sordino.tasks import Task
 from sordino.util.processes import in_child
 
+GAMMA = 0.01
+"""Amount added to the length of a gradient that is normalised, so that short ones stay short (Bu, Wang, Zha, Karypis,
+"Automatic Clipping", NeurIPS 2023: 0.01)."""
 MIN_FACTOR = 2.0**-100
 """Smallest factor that is applied: below it float32 no longer holds the factor to its last bit."""
+MAX_WEIGHT = 1e9
+"""Largest weight of a record: more would be a way to write a threshold, and larger numbers may overflow."""
 
 
-def clipped_sum(book: Contributions, clip: Tensor) -> Tensor:
+def clipped_sum(book: Contributions, clip: Tensor, normalised: bool = False) -> Tensor:
     """Flat sum of the records' gradients, each scaled down to the threshold, or in parts to one for each layer or
-    tensor."""
-    return book.weighted_sum(clipping_factors(book.part_norms(clip.shape[-1]), clip))
+    tensor; `normalised` as for `clipping_factors`."""
+    return book.weighted_sum(clipping_factors(book.part_norms(clip.shape[-1]), clip, normalised))
 
 
-def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
+def clipping_factors(norms: Tensor, clip: Tensor, normalised: bool = False) -> Tensor:
     """Factor on each record's gradient: (records,) for one threshold, (records, parts) for one for each layer or
     tensor.
 
     `norms` holds what a record brings at the most, in each part: (records, parts). A record of which that is not known
     to be finite counts nothing, and neither does one that is 2^100 times too long. Of stacked clients both have one
-    more dimension, the first: thresholds are (clients, 1) or (clients, parts).
+    more dimension, the first: thresholds are (clients, 1) or (clients, parts). Where they are `normalised`, gradients
+    are scaled to C g / (|g| + GAMMA), below the threshold whatever their length.
     """
     known, several = norms.double(), clip.shape[-1] > 1
     lengths = known if several else torch.linalg.vector_norm(known, dim=-1, keepdim=True)
     allowed = (clip.double() * (1 - 2**-23) - UNDERFLOW).clamp(min=0)  # factors are rounded to float32
-    factors = (allowed.unsqueeze(-2) / lengths.clamp(min=1e-300)).clamp(max=1)
+    if normalised:
+        factors = allowed.unsqueeze(-2) / (lengths + GAMMA)
+    else:
+        factors = (allowed.unsqueeze(-2) / lengths.clamp(min=1e-300)).clamp(max=1)
     counts = torch.isfinite(known).all(dim=-1, keepdim=True) & (factors >= MIN_FACTOR)
     factors = torch.where(counts, factors, 0.0)
     return factors if several else factors.squeeze(-1)
+
+
+def weighted_factors(norms: Tensor, clip: Tensor, weights: Tensor | None, normalised: bool = False) -> Tensor:
+    """Factor on each record's gradient where its loss is multiplied by a public weight before it is limited.
+
+    Args:
+        norms: as for `clipping_factors`, of the unweighted gradients.
+        clip: thresholds.
+        weights: weight of each record: (records,), or (clients, records) where clients are stacked; None for ones. A
+            record with a weight that is not finite counts nothing.
+        normalised: as for `clipping_factors`.
+    """
+    if weights is None:
+        return clipping_factors(norms, clip, normalised)
+    weights = weights.double()
+    factors = clipping_factors(norms.double() * weights.abs().unsqueeze(-1), clip, normalised)
+    factors = factors * (weights if factors.dim() == weights.dim() else weights.unsqueeze(-1))
+    return torch.where(factors.abs() >= MIN_FACTOR, factors, 0.0)
+
+
+def check_weights(weights: Tensor, groups: int) -> None:
+    """Refuse public weights of records that no sum can be made with. Applied, they would make a whole sum infinite, or
+    fail, where one record has a certain label.
+
+    Args:
+        weights: one for each group, or (clients, groups) where clients are stacked.
+        groups: number of the task's groups.
+    """
+    if weights.shape[-1:] != (groups,) or not bool((weights.abs() <= MAX_WEIGHT).all()):
+        raise UserError(
+            f"Weights of records must be {groups} numbers, one for each group of labels, between -{MAX_WEIGHT:g} and "
+            f"{MAX_WEIGHT:g}."
+        )
 
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]

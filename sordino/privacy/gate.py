@@ -1,7 +1,8 @@
 """The gate: all that a client sends is clipped and noised here, and so are the gradients of record-level steps.
 
 Everything that a step wants to send goes through `Gate.passes`. At record level the step itself sees nothing but what
-`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised. What passes is
+`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised; or it hands over sums
+over a `DrawnBatch` that only the gate opens. What passes is
 charged by the ledger from the same releases and the same allowance, so that the noise that was added and the noise
 that is paid for cannot differ.
 """
@@ -21,7 +22,8 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.mechanism import FLOATS, Mechanism, mean_of_sum
 from sordino.privacy.noise import Source
 from sordino.privacy.release import Cover, Public, Release, Releases
-from sordino.privacy.release.base import check_thresholds
+from sordino.privacy.release.base import ReleaseError, check_thresholds
+from sordino.privacy.sealed import Asked, Sealed
 
 
 class UndeclaredReleaseError(UserError):
@@ -64,7 +66,9 @@ class Gate:
         values: dict[str, Tensor] = {}
         rejected = size = 0
         for name, release in releases.items():
-            bounded = release.bounded(release.opened(wanted.get(name), public), public)
+            value = wanted.get(name)
+            check_asked(value, name, (question, tuple(public.clients)))
+            bounded = release.bounded(release.opened(value, public), public)
             values[name], cover = bounded.rows, self._cover(release, bounded.rows.shape[1], public)
             if cover is not None:
                 values[name] = self.mechanism.noised(bounded.rows, cover, self.source, (question, name), public.clients)
@@ -91,6 +95,27 @@ class Gate:
         exit = SampledGradients if charge[1] > 0 else BareGradients
         return exit(self.source, (question, client), charge, clip, self.mechanism)
 
+    def batches(self, question: int, clients: Sequence[int], clips: Tensor, normalised: bool) -> list[DrawnBatch]:
+        """The batch of each client for a question whose sums leave sealed, with shared noise.
+
+        Args:
+            question: number of the question within the run.
+            clients: numbers of the clients.
+            clips: threshold of each record's gradient: (clients, 1).
+            normalised: whether gradients are scaled to the threshold whatever their length.
+
+        Where no noise is planned, epsilon is infinite whatever the threshold, and gradients leave as they are.
+        """
+        plan = self.allowance.of_records
+        if plan.shared is None:
+            clips, normalised = torch.full_like(clips, torch.inf), False
+        else:
+            check_thresholds(clips, "sums of gradients")
+        return [
+            DrawnBatch(self.source, (question, client), float(plan.sampling[client]), clip, normalised)
+            for client, clip in zip(clients, clips.double(), strict=True)
+        ]
+
     def stacked_gradients(self, question: int, clients: Sequence[int], clips: Tensor) -> StackedGradients:
         """The exits of several clients that take their gradients together; `clips` has one row for each."""
         exits = [self.gradients(question, client, clip) for client, clip in zip(clients, clips, strict=True)]
@@ -104,17 +129,49 @@ class Gate:
     def mean(self, release: Release, rows: Tensor, public: Public) -> Tensor:
         """The mean of rows that left, centred on zero."""
         cover = self._cover(release, rows.shape[1], public)
-        return rows.mean(dim=0) if cover is None else self.mechanism.mean(rows, cover)
+        found = rows.mean(dim=0) if cover is None else self.mechanism.mean(rows, cover)
+        return self._weighted(found, release, public)
 
     def mean_of_sum(self, release: Release, total: Tensor, public: Public) -> Tensor:
         """The mean over the clients of `public` from the sum of the whole numbers that they sent."""
         cover = self._cover(release, len(total), public)
         if cover is None:
             raise ValueError(f"{release.describe()}: nothing covers it, so it cannot have been summed")
-        return mean_of_sum(total, len(public.clients), cover)
+        return self._weighted(mean_of_sum(total, len(public.clients), cover), release, public)
+
+    def _weighted(self, mean: Tensor, release: Release, public: Public) -> Tensor:
+        """The mean over clients, or over their records, from that over clients."""
+        weight = release.weight(self.allowance, public)
+        return mean if weight == 1 else mean * weight
 
     def _cover(self, release: Release, width: int, public: Public) -> Cover | None:
         return public.once(width, (self, release), lambda: release.cover(width, self.allowance, public))
+
+
+class DrawnBatch:
+    """The Poisson-sampled batch of one client for one question, of which only sums leave, sealed.
+
+    It is drawn once, whatever is summed over it: everything that leaves of it is charged as one sampled Gaussian.
+    """
+
+    def __init__(
+        self, source: Source, purpose: tuple[int, int], rate: float, clip: Tensor, normalised: bool = False
+    ) -> None:
+        """`purpose` is the question's number and the client."""
+        self._source, self._purpose, self.rate = source, purpose, rate
+        self.limit = clip
+        """Threshold that each record's gradient is scaled down to: float64, one number."""
+        self.normalised = normalised
+        self._coins: Tensor | None = None
+
+    def coins(self, records: int) -> Tensor:
+        """Whether each of `records` is in the batch: booleans."""
+        if self._coins is None:
+            if self.rate == 1:  # nothing is drawn, and nothing hidden
+                self._coins = torch.ones(records, dtype=torch.bool)
+            else:
+                self._coins = self._source.coins(records, self.rate, *self._purpose, 0)
+        return self._coins
 
 
 class SampledGradients:
@@ -240,6 +297,22 @@ class StackedGradients:
         if not any(deviations):
             return totals
         return self._mechanism.noised_sums(totals, deviations, self._source, purposes)
+
+
+def check_asked(value: Any, name: str, asked: Asked) -> None:
+    """Raise if a sealed value was computed for another question, or of another client's records: a record that is in
+    two messages counts twice, and one that is in another question's batch was drawn by coins that were used before.
+
+    Args:
+        value: what the step handed over.
+        name: name of its release.
+        asked: the question that is answered, and the clients that answer it.
+    """
+    if isinstance(value, Sealed) and value.asked not in (None, asked):
+        raise ReleaseError(
+            f"{name}: {value!r} was computed for another question or of another client's records: hand over what "
+            "`data` gives in the same step."
+        )
 
 
 def check_declared(releases: Releases, wanted: Mapping[str, Any], step: str) -> None:

@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +33,11 @@ from sordino.privacy.accounting.sampled_gaussian import (
     Recipe,
     record_attack_accuracy,
     record_epsilon,
-    replace_one,
+    replaced_epsilon,
     rows_epsilon,
 )
 from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.shared_noise import Multipliers
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.release import PROMISED, Charge, Public, Releases
 from sordino.privacy.unit import Unit
@@ -44,6 +45,10 @@ from sordino.privacy.views import VIEWS, View, honest_shares
 
 Promise = tuple[float, float]
 """An epsilon, and the delta at which it holds."""
+Kind = tuple[float, Multipliers]
+"""A kind of sampled sum: its sampling rate, and its noise multiplier as each observer meets it."""
+SeenRecipe = tuple[tuple[float, Multipliers, int], ...]
+"""Sampled sums that a record went through: rate, multiplier for each observer, and how many."""
 NO_PROMISE: Promise = (0.0, 0.0)
 FIRST_LINK = bytes(32)
 """Link to which the first row is chained."""
@@ -69,7 +74,8 @@ class Row:
     sensitivity: bytes
     """Largest change of the result by one owner, in the L2 norm."""
     noise: bytes
-    """Standard deviation of the noise that the outsider, a peer and the server meet there: three numbers an owner."""
+    """Standard deviation of the noise that the outsider, a peer and the server meet there: three numbers an owner.
+    Where records pay: the noise that each of them meets over that of one message, of which `sampled` tells."""
     told: str = ""
     """SHA-256 of the message to which it answers: the same noise never answers another one."""
     exposed: bool = False
@@ -80,8 +86,8 @@ class Row:
     """Records that are charged, at record level: `training` or `validation`; `promised` where all are, and of what they
     pay only epsilon and delta are known."""
     sampled: bytes = b""
-    """Sampling rate, noise multiplier and number of times for each owner, at record level; of what is promised epsilon,
-    delta and one."""
+    """Sampling rate, noise multiplier of one message and number of times for each owner, at record level; of what is
+    promised epsilon, delta and one."""
     entries: int = 0
     """Noisy whole numbers that one owner sent; zero where noise is in floating point."""
     shares: int = 1
@@ -118,6 +124,21 @@ class Row:
         """Rows of `sampled`, at record level: (owners, 3)."""
         return np.frombuffer(self.sampled, dtype="<f8").reshape(-1, 3)
 
+    @property
+    def equal_for_all(self) -> bool:
+        """Whether all observers meet the same noise on what records pay for."""
+        return len(set(np.frombuffer(self.noise, dtype="<f8").tolist())) == 1
+
+    def sums(self) -> list[tuple[Kind, int]]:
+        """Kind and number of the sampled sums of each owner, at record level."""
+        noise = np.frombuffer(self.noise, dtype="<f8").reshape(-1, len(VIEWS))
+        noise = np.ones_like(noise) if self.pool == PROMISED else noise  # a delta stands in the multiplier's place
+        found = []
+        for place, (rate, multiplier, count) in enumerate(self.histories().tolist()):
+            outsider, peer, server = (multiplier * noise[place if len(noise) > 1 else 0]).tolist()
+            found.append(((rate, (outsider, peer, server)), int(count)))
+        return found
+
     def costs(self) -> np.ndarray:
         """mu^2 that the release adds for each owner and view: (views, owners or 1)."""
         sensitivity = np.frombuffer(self.sensitivity, dtype="<f8").reshape(-1, 1)
@@ -150,7 +171,7 @@ class Ledger:
         self._in_sums: dict[str, np.ndarray] = {}
         """mu^2 by release that each view has yet to pay for single messages that it knows only in sums: (views,
         clients)."""
-        self._histories: dict[str, dict[int, dict[tuple[float, float], int]]] = {}
+        self._histories: dict[str, dict[int, dict[Kind, int]]] = {}
         self._times: dict[str, np.ndarray] = {}
         self._attempts: dict[int, int] = {}
         self._entries: dict[tuple[str, int], np.ndarray] = {}
@@ -178,9 +199,9 @@ class Ledger:
         """
         told = digest(public.message) if releases else ""
         rows = []
-        for name, release in releases.items():
-            charge = release.charge(allowance, public)
-            charge = charge.known(allowance.known) if allowance.known else charge
+        charges = {name: release.charge(allowance, public) for name, release in releases.items()}
+        for name, joint in join_drawn(charges).items():
+            charge = joint.known(allowance.known) if allowance.known else joint
             rows.append(Row.of((question, round, step, name), public.clients, charge, told))
         for row in rows:
             self.append(row)
@@ -225,12 +246,12 @@ class Ledger:
         waiting[:, clients] = np.maximum(waiting[:, clients] + (-costs if row.exposed else _unpaid(costs)), 0.0)
         if row.pool:
             histories = self._histories.setdefault(row.pool, {})
-            for client, (rate, multiplier, count) in zip(clients.tolist(), row.histories(), strict=True):
+            for client, (kind, count) in zip(clients.tolist(), row.sums(), strict=True):
                 history = histories.setdefault(client, {})
-                history[rate, multiplier] = history.get((rate, multiplier), 0) + int(count)
+                history[kind] = history.get(kind, 0) + count
         if row.entries:
-            kind = (row.pool, row.shares)
-            sent = self._entries.setdefault(kind, np.zeros(self.spent.shape[1], dtype=np.int64))
+            about = (row.pool, row.shares)
+            sent = self._entries.setdefault(about, np.zeros(self.spent.shape[1], dtype=np.int64))
             sent[clients] += row.entries
         question, before = split_attempt(row.question)
         self._attempts[question] = max(self.attempts(question), before + 1)
@@ -245,7 +266,7 @@ class Ledger:
         rounds: int,
         turns: int,
         mu: Sequence[float] = (),
-        planned: Mapping[str, Mapping[int, Recipe]] | None = None,
+        planned: Mapping[str, Mapping[int, SeenRecipe]] | None = None,
     ) -> Ledger:
         """The ledger of the whole plan of which this one is a part: nothing in it is less than here.
 
@@ -278,14 +299,13 @@ class Ledger:
             for client, recipe in recipes.items():
                 history = whole._histories.setdefault(pool, {}).setdefault(client, {})
                 more = again._histories.get(pool, {}).get(client, {})
-                for rate, multiplier, count in recipe:
-                    sums = count + more.get((rate, multiplier), 0)
-                    history[rate, multiplier] = max(history.get((rate, multiplier), 0), sums)
+                for rate, met, count in recipe:
+                    history[rate, met] = max(history.get((rate, met), 0), count + more.get((rate, met), 0))
         return whole
 
-    def later_attempts(self) -> dict[tuple[float, float], int]:
-        """Most sampled sums of each (rate, multiplier) that any client's records went through in later attempts."""
-        found: Counter[tuple[float, float]] = Counter()
+    def later_attempts(self) -> dict[Kind, int]:
+        """Most sampled sums of each kind that any client's records went through in later attempts."""
+        found: Counter[Kind] = Counter()
         for histories in self._later_attempts()._histories.values():
             for mine in histories.values():
                 found |= Counter(mine)
@@ -295,7 +315,7 @@ class Ledger:
         """The ledger of all attempts at questions but the first ones."""
         return Ledger(self.spent.shape[1], self.unit, [row for row in self.rows if split_attempt(row.question)[1]])
 
-    def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, Recipe]]:
+    def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, SeenRecipe]]:
         """Recipes of records after `turns` rounds like those that were `taken` of each pool and client; promised
         recipes cover all rounds already."""
         return {
@@ -316,10 +336,17 @@ class Ledger:
         """Number of questions asked again because a resumed run did not repeat itself."""
         return sum(attempts - 1 for attempts in self._attempts.values())
 
-    def times(self, release: str) -> np.ndarray:
+    def times(self, release: str, but: int | None = None) -> np.ndarray:
         """Number of times that each client was charged for a release, without questions asked again because a resumed
-        run did not repeat itself."""
-        return self._times.get(release, np.zeros(self.spent.shape[1], dtype=np.int64))
+        run did not repeat itself, and without the question `but`, which may be one of those."""
+        found = self._times.get(release, np.zeros(self.spent.shape[1], dtype=np.int64))
+        if but is None or not self.attempts(but):
+            return found
+        found = found.copy()
+        for row in self.rows:
+            if (row.question, row.release, row.exposed) == (but, release, False):
+                found[row.clients()] -= 1
+        return found
 
     def mu(self, view: View) -> float:
         """The mu of the client that has spent most."""
@@ -337,38 +364,39 @@ class Ledger:
         """Epsilon by observer without releases that carry no noise: the best that can be said of a published claim."""
         return self._epsilon(self._covered, delta)
 
-    def record_epsilons(self, delta: float, replace: bool = False) -> dict[int, float]:
-        """Epsilon against the server by client that has sent something, at record level.
+    def record_epsilons(self, view: View, delta: float, replace: bool = False) -> dict[int, float]:
+        """Epsilon against an observer by client that has sent something, at record level.
 
         With `replace` it is for one record's contents replaced by others instead of by nothing; of what is promised it
         is not known at this delta.
         """
         found, promises = {}, self._promises()
-        for client, recipes in self._recipes(self.spent[VIEWS.index("server")], replace).items():
-            gaps, promise = self._gaps("server", client), promises.get(client, NO_PROMISE)
+        for client, recipes in self._recipes(self.spent[VIEWS.index(view)], view, replace).items():
+            gaps, promise = self._gaps(view, client), promises.get(client, NO_PROMISE)
             promise = (math.inf, 0.0) if replace and promise != NO_PROMISE else promise
-            found[client] = max(_record_epsilon(recipe, delta, gaps, promise) for recipe in recipes)
+            cost = replaced_epsilon if replace else record_epsilon
+            found[client] = max(_record_epsilon(recipe, delta, gaps, promise, cost) for recipe in recipes)
         return found
 
-    def replaced(self, delta: float) -> Promise:
-        """Epsilon of one record replaced by another, at record level, of the client that pays most, and the delta at
-        which it holds: `delta`, where it is known there.
+    def replaced(self, view: View, delta: float) -> Promise:
+        """Epsilon against an observer of one record replaced by another, at record level, of the client that pays most,
+        and the delta at which it holds: `delta`, where it is known there.
 
         Whoever exchanges a record empties its place and fills it again. Of what is promised, nothing is known but that
         each of them costs epsilon at its delta: the two cost 2 epsilon at (1 + exp(epsilon)) delta.
         """
         epsilon, at = self.promised()
         if not at or any(self.recipes()):
-            return max(self.record_epsilons(delta, replace=True).values(), default=0.0), delta
+            return max(self.record_epsilons(view, delta, replace=True).values(), default=0.0), delta
         both = (1 + math.exp(min(epsilon, 700.0))) * at
         return (2 * epsilon, both) if both < 1 else (math.inf, delta)
 
-    def rows_epsilons(self, delta: float) -> dict[str, float]:
-        """Upper bounds of epsilon for a person with each number of `ROWS` at one client, by that number as a text, at
-        record level; empty where only promises are known, or noise is in whole numbers."""
+    def rows_epsilons(self, view: View, delta: float) -> dict[str, float]:
+        """Upper bounds of epsilon against an observer for a person with each number of `ROWS` at one client, by that
+        number as a text, at record level; empty where only promises are known, or noise is in whole numbers."""
         if self._promises() or self._entries:
             return {}
-        found = self._recipes(self.spent[VIEWS.index("server")]).values()
+        found = self._recipes(self.spent[VIEWS.index(view)], view).values()
         pools = {tuple(sorted(set(recipes))) for recipes in found}
         return {str(rows): max((rows_epsilon(one, rows, delta) for one in pools), default=0.0) for rows in ROWS}
 
@@ -382,13 +410,19 @@ class Ledger:
         if not self.unit.record_level:
             return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
         return {
-            view: max((_attack_accuracy(*history) for history in self._distinct(spent)), default=0.5)
+            view: max((_attack_accuracy(*history) for history in self._distinct(spent, view)), default=0.5)
             for view, spent in zip(VIEWS, self.spent, strict=True)
         }
 
-    def recipes(self) -> set[Recipe]:
-        """Distinct recipes of clients' records as the server sees them, at record level."""
-        return {recipe for recipe, _ in self._distinct(self.spent[VIEWS.index("server")])}
+    def recipes(self) -> set[SeenRecipe]:
+        """Distinct recipes of clients' records as all observers see them, at record level."""
+        found = set()
+        for client in self._paying():
+            outsider, peer, server = (_of_whole_client(float(spent[client])) for spent in self.spent)
+            whole: SeenRecipe = ((1.0, (outsider, peer, server), 1),) if math.isfinite(server) else ()
+            for pool in self._pools(client):
+                found.add((*whole, *((*kind, count) for kind, count in sorted(pool.items()))))
+        return found
 
     def reasons(self) -> list[str]:
         """Reasons why epsilon is infinite, each once, in order of appearance."""
@@ -402,13 +436,12 @@ class Ledger:
                 view: integers.total_epsilon(self._gaps(view), functools.partial(epsilon_of, mu), delta)
                 for view, mu in zip(VIEWS, whole, strict=True)
             }
-        views = VIEWS[: 1 if (spent == spent[0]).all() and not self._entries else len(VIEWS)]
-        worst = []
-        for place, view in enumerate(views):
+        worst = {}
+        for place, view in enumerate(VIEWS):  # equal recipes are worked out once: `record_epsilon` remembers
             gaps = self._gaps(view)
-            found = (_record_epsilon(recipe, delta, gaps, one) for recipe, one in self._distinct(spent[place]))
-            worst.append(max(found, default=0.0))
-        return dict(zip(VIEWS, worst * (len(VIEWS) // len(worst)), strict=True))
+            found = (_record_epsilon(recipe, delta, gaps, one) for recipe, one in self._distinct(spent[place], view))
+            worst[view] = max(found, default=0.0)
+        return worst
 
     def _gaps(self, view: View, client: int | None = None) -> list[Gap]:
         """Gaps that whole numbers add to an observer's epsilon of a client, or of the client that has sent most."""
@@ -418,36 +451,71 @@ class Ledger:
             found += [integer_gap(many, pool, shares, view)] if many else []
         return found
 
-    def _distinct(self, spent: np.ndarray) -> set[tuple[Recipe, Promise]]:
+    def _distinct(self, spent: np.ndarray, view: View) -> set[tuple[Recipe, Promise]]:
         """Distinct pairs of the recipe that a client's records have gone through and the promise made to them."""
         promises = self._promises()
-        found = self._recipes(spent).items()
+        found = self._recipes(spent, view).items()
         return {(one, promises.get(client, NO_PROMISE)) for client, recipes in found for one in recipes}
 
     def _promises(self) -> dict[int, Promise]:
         """Promises to clients' records by client: their epsilons and deltas add up."""
         paid = self._histories.get(PROMISED, {})
         return {
-            client: (sum(e * n for (e, _), n in found.items()), sum(d * n for (_, d), n in found.items()))
+            client: (sum(e * n for (e, _), n in found.items()), sum(d[0] * n for (_, d), n in found.items()))
             for client, found in paid.items()
         }
 
-    def _recipes(self, spent: np.ndarray, replace: bool = False) -> dict[int, list[Recipe]]:
-        """Recipes that the records of each client have gone through, one for each pool of them.
+    def _paying(self) -> list[int]:
+        """Clients that have sent something."""
+        return sorted(set(np.flatnonzero(self.spent.any(axis=0)).tolist()).union(*self._histories.values()))
+
+    def _pools(self, client: int) -> list[dict[Kind, int]]:
+        """Sampled sums that each pool of a client's records went through."""
+        known = (pool for name, pool in self._histories.items() if name != PROMISED)
+        return [pool.get(client, {}) for pool in known] or [{}]
+
+    def _recipes(self, spent: np.ndarray, view: View, replace: bool = False) -> dict[int, list[Recipe]]:
+        """Recipes that the records of each client have gone through, as an observer sees them, one for each pool.
 
         A record is either a training or a validation record. What was released of the whole client counts for both: one
         record may move a bounded contribution by twice its bound.
         """
-        clients = set(np.flatnonzero(spent).tolist()).union(*self._histories.values())
+        place = VIEWS.index(view)
         found: dict[int, list[Recipe]] = {}
-        for client in sorted(clients):
-            mu = 2 * math.sqrt(float(spent[client]))
-            whole: Recipe = ((1.0, 0.0 if math.isinf(mu) else 1 / mu, 1),) if mu else ()
-            known = (pool for name, pool in self._histories.items() if name != PROMISED)
-            pools = [pool.get(client, {}) for pool in known] or [{}]
-            own = [tuple((rate, z, count) for (rate, z), count in sorted(pool.items())) for pool in pools]
-            found[client] = [(*whole, *(replace_one(recipe) if replace else recipe)) for recipe in own]
+        for client in self._paying():
+            multiplier = _of_whole_client(float(spent[client]))
+            multiplier = 2 * multiplier if replace else multiplier  # as a replaced record costs twice its mu
+            whole: Recipe = ((1.0, multiplier, 1),) if math.isfinite(multiplier) else ()
+            pools = [sorted(pool.items()) for pool in self._pools(client)]
+            own = [tuple((rate, met[place], count) for (rate, met), count in pool) for pool in pools]
+            found[client] = [(*whole, *recipe) for recipe in own]
         return found
+
+
+def join_drawn(charges: Mapping[str, Charge]) -> dict[str, Charge]:
+    """Charge all sums over one draw of coins as one sampled Gaussian, of multiplier (sum 1 / z_g^2)^(-1/2): the first
+    of them costs all, and the others nothing more. Charged one by one, each would claim the coins' secrecy for itself.
+    """
+    drawn = {name: charge for name, charge in charges.items() if charge.drawn}
+    if len(drawn) < 2:
+        return dict(charges)
+    first, *others = drawn
+    sampled = [charge.sampled for charge in drawn.values() if charge.sampled is not None]
+    joint = sampled[0].copy()
+    with np.errstate(divide="ignore"):
+        joint[:, 1] = np.sum([1 / np.square(one[:, 1]) for one in sampled], axis=0) ** -0.5
+    entries = sum(charge.entries for charge in drawn.values())
+    whole = dataclasses.replace(drawn[first], sampled=joint, entries=entries)
+    return {**charges, first: whole, **dict.fromkeys(others, Charge.nothing())}
+
+
+def _of_whole_client(spent: float) -> float:
+    """Noise multiplier that one record meets in all that was released of its client as a whole, of which one record may
+    move twice the bound; infinite where nothing was. `spent` is the client's mu^2."""
+    mu = 2 * math.sqrt(spent)
+    if math.isinf(mu):
+        return 0.0
+    return 1 / mu if mu else math.inf
 
 
 def _round_of(row: Row) -> int:
@@ -481,7 +549,7 @@ def integer_gap(entries: int, pool: str, shares: int, view: View) -> Gap:
         shares: guaranteed draws in each number.
         view: the observer.
     """
-    return Gap(entries, 1, RECORDS) if pool else Gap(entries, honest_shares(view, shares), CLIENTS)
+    return Gap(entries, honest_shares(view, shares), RECORDS if pool else CLIENTS)
 
 
 def unpaid_in_sums(row: Row) -> np.ndarray:
@@ -496,13 +564,19 @@ def _unpaid(costs: np.ndarray) -> np.ndarray:
         return np.nan_to_num(costs[VIEWS.index("server")] - costs, nan=0.0, posinf=0.0)
 
 
-def _record_epsilon(recipe: Recipe, delta: float, gaps: Sequence[Gap], promise: Promise) -> float:
-    """Epsilon of a recipe beside a promise: both have their part of delta."""
+def _record_epsilon(
+    recipe: Recipe,
+    delta: float,
+    gaps: Sequence[Gap],
+    promise: Promise,
+    cost: Callable[[Recipe, float], float] = record_epsilon,
+) -> float:
+    """Epsilon of a recipe by the accountant `cost`, beside a promise: both have their part of delta."""
     epsilon, taken = promise
     left = delta - taken
     if any(multiplier == 0 for _, multiplier, _ in recipe) or left < 0 or (recipe and left == 0):
         return math.inf
-    return epsilon + (integers.total_epsilon(gaps, functools.partial(record_epsilon, recipe), left) if recipe else 0.0)
+    return epsilon + (integers.total_epsilon(gaps, functools.partial(cost, recipe), left) if recipe else 0.0)
 
 
 def _attack_accuracy(recipe: Recipe, promise: Promise) -> float:

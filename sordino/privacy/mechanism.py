@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sordino.privacy import integers
-from sordino.privacy.integers import CLIENTS, RECORDS
+from sordino.privacy.integers import CLIENTS, RECORDS, Grid
 from sordino.privacy.noise import Covered, Source
 from sordino.privacy.release.base import Cover, mirror_upper
 
@@ -99,10 +99,12 @@ class Floats:
 
 
 class Integers:
-    """Noise in whole numbers. What protects whole clients leaves as int64 in steps of the grid, so that a sum of it can
-    be made modulo a power of two; what protects records leaves as what it stands for."""
+    """Noise in whole numbers. What is added up over clients leaves as int64 in steps of the grid, so that its sum can
+    be made modulo a power of two; anything else leaves as what it stands for."""
 
     def check(self, cover: Cover) -> None:
+        if cover.unit.record_level:  # sums over records have no bound of their own
+            return
         for place in range(max(len(cover.deviations), 1 if cover.at is None else len(cover.at))):
             for entries, bound, deviation in cover.blocks(place):
                 if len(entries):
@@ -110,7 +112,7 @@ class Integers:
 
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
         values, whole = rows.cpu().double().numpy(), np.zeros(rows.shape, dtype=np.int64)
-        grid = RECORDS if cover.unit.record_level else CLIENTS
+        grid = grid_of(cover)
         for place, words in enumerate(source.words(purpose, clients, covered_values(rows, cover))):
             for entries, bound, deviation in cover.blocks(place):
                 if not len(entries):
@@ -124,8 +126,8 @@ class Integers:
         sent = torch.from_numpy(whole)
         if cover.mirrored:
             sent = torch.stack([mirror_upper(row) for row in sent])
-        if cover.unit.record_level:
-            sent = (sent.double() * cover.of_entries(cover.deviations / grid.deviation)).float()
+        if not cover.summed:
+            sent = (sent.double() * grid_steps(cover)).float()
         return sent.to(rows.device)
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
@@ -144,12 +146,12 @@ class Integers:
         return torch.stack([self.noised_sum(total, deviation, source, purpose) for total, deviation, purpose in every])
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
-        if cover.unit.record_level:
+        if not cover.summed:
             return rows
         return (rows.double() * grid_steps(cover).to(rows.device)).float()
 
     def mean(self, rows: Tensor, cover: Cover) -> Tensor:
-        if cover.unit.record_level:
+        if not cover.summed:
             return rows.mean(dim=0)
         if len(cover.deviations) == 1:
             return mean_of_sum(rows.sum(dim=0), len(rows), cover)
@@ -171,7 +173,12 @@ def covered_sum(total: Tensor, deviation: float | Tensor) -> Covered:
 
 def grid_steps(cover: Cover) -> Tensor:
     """Distance of the grid's points for each entry of what clients send: (clients or 1, width or 1)."""
-    return cover.of_entries(cover.deviations / CLIENTS.deviation)
+    return cover.of_entries(cover.deviations / grid_of(cover).deviation)
+
+
+def grid_of(cover: Cover) -> Grid:
+    """Grid of the whole numbers that leave under a cover."""
+    return RECORDS if cover.unit.record_level else CLIENTS
 
 
 def mean_of_sum(total: Tensor, count: int, cover: Cover) -> Tensor:

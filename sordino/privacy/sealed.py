@@ -13,6 +13,11 @@ from torch import Tensor
 
 Pool = Literal["training", "validation"]
 """Pool of a client's records from which a value was computed. The two are disjoint."""
+Form = Literal["records", "batch", "sum"]
+"""Rows of a sealed value: one for each record of its pool, one for each record of the batch that the question draws, or
+one for each client, already summed over that batch."""
+Asked = tuple[int, tuple[int, ...]]
+"""Number of a question within the run, and the clients whose records a value was computed from."""
 
 
 class SealedError(TypeError):
@@ -20,13 +25,17 @@ class SealedError(TypeError):
 
 
 class Sealed:
-    """One row for each record of a pool, to be sent as it is; any other use raises."""
+    """Values of records of a pool, to be sent as they are; any other use raises."""
 
-    __slots__ = ("__value", "kind", "pool")
+    __slots__ = ("__value", "asked", "form", "kind", "pool")
 
-    def __init__(self, value: Tensor, pool: Pool, kind: str) -> None:
-        """`kind` says what it is, in words: `losses`, `projected records`."""
-        self.__value, self.pool, self.kind = value, pool, kind
+    def __init__(
+        self, value: Tensor, pool: Pool, kind: str, form: Form = "records", asked: Asked | None = None
+    ) -> None:
+        """`kind` says what it is, in words: `losses`, `projected records`. `asked` is the question for which it was
+        computed and whose records it is of, None outside of a run: it answers no other question, and for nobody
+        else."""
+        self.__value, self.pool, self.kind, self.form, self.asked = value, pool, kind, form, asked
 
     def __repr__(self) -> str:
         return f"<sealed {self.kind} of {self.pool} records>"

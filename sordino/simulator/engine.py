@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.federation.blending import Blending
+from sordino.federation.blending import mixing
 from sordino.federation.client import Clients, Question
 from sordino.federation.execution import stack_size
 from sordino.federation.message import Message
@@ -72,10 +72,10 @@ class Engine:
         return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept), outcome.drawn)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
-        """Blended predictors of clients: the models that they trained for it, and how members are mixed."""
+        """Predictors of clients: the models that they trained for it, and how members are mixed."""
         states = self.memory.states(clients)
         took_part = states["participations"]
-        made = Blending(self.clients, clients, states["model"], took_part, message).mixtures()
+        made = mixing(self.clients, clients, states["model"], took_part, message).mixtures()
         return Answer({"models": made.models.flatten(1), **made.rules()}, made.accuracies, rejected=0, bytes=0)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:

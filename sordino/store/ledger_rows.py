@@ -138,8 +138,8 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
 
 
 def _sampling(row: Row) -> tuple[float | None, float | None, int | None]:
-    """Return sampling rate, noise multiplier and number of releases of the owner with the least noise; None unless the
-    row is of sampled gradients."""
+    """Return sampling rate, noise multiplier of one message and number of releases of the owner with the least noise;
+    None unless the row is of sampled gradients."""
     if not row.sampled or row.pool == PROMISED:
         return None, None, None
     histories = row.histories()

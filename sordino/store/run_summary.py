@@ -17,23 +17,25 @@ if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loade
 
 Against = dict[str, int]
 """Number of clients that `gain` by one model against another, that `lose`, and for which both are the `same`."""
+MIXTURES = ("blend", "recalibrate")
+"""Keys of the figures of mixtures: the values of an experiment's key `personal` besides `own`."""
 Accuracies = dict[str, float | None]
 """Mean accuracies over clients, each measured on the client's own test records; None where there is no such model."""
 
 
 @dataclass(frozen=True)
-class BlendFigures:
-    """Accuracies of the clients' blended models and of the models that they blend."""
+class MixtureFigures:
+    """Accuracies of the clients' blended or recalibrated models and of the models that these are made of."""
 
     accuracy: Accuracies
-    """Accuracy of the `blend`, of the `local` models that each client trained alone, of the method's `own` personal
-    models, and of the server's `global` model."""
+    """Accuracy of what clients predict with, the `blend` or the `recalibrated` models; of the `local` models that each
+    client trained alone, of the method's `own` personal models, and of the server's `global` model."""
     worst_tenth: Accuracies
     """Mean over the tenth of the clients that are worst off with each model, by the same names."""
     weights: dict[str, float]
-    """Mean weight of each member of the blend."""
+    """Mean weight of each member of the mixture."""
     against_local: Against | None = None
-    """Clients that gain and lose by the blend against the models that they trained alone; None in runs of versions that
+    """Clients that gain and lose by it against the models that they trained alone; None in runs of versions that
     did not count them."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class Summary:
     """Number of rounds that were run."""
     accuracy: Accuracies
     """`personal`, `personal_worst`, `start` (models at the start of the last round) and `global`. Personal is what
-    clients predict with: the method's own models, or the blended ones."""
+    clients predict with: the method's own models, or the blended or recalibrated ones."""
     epsilon: Figures
     """Epsilon for each observer: of what was charged or, where clients' answers may have decided when the run ended or
     which clients were asked, of the whole plan."""
@@ -151,8 +153,10 @@ class Summary:
     """Class that the metric `recall` is about; None where there is none."""
     record_level: RecordFigures | None = None
     """Figures of a run that protects single records."""
-    blend: BlendFigures | None = None
+    blend: MixtureFigures | None = None
     """Where clients blend models: accuracies of the blend and of each of its members."""
+    recalibrate: MixtureFigures | None = None
+    """Where clients recalibrate the server's model: accuracies of what they predict with and of its members."""
     deployed: bool = False
     """Whether the run was on the clients' own machines."""
     trial_of: str | None = None
@@ -165,6 +169,11 @@ class Summary:
         """Upper bounds of epsilon for persons with several rows; empty at client level and where none is known."""
         return (None if self.record_level is None else self.record_level.epsilon_rows) or {}
 
+    @property
+    def mixture(self) -> MixtureFigures | None:
+        """Figures of what clients made of their own and the server's models at the end; None where they did not."""
+        return self.blend or self.recalibrate
+
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the run, as it is stored and printed."""
         found: dict[str, Any] = {}
@@ -172,8 +181,8 @@ class Summary:
             value = getattr(self, field.name)
             if field.name == "record_level":
                 found |= {} if value is None else value.to_dict()
-            elif field.name == "blend":
-                found |= {} if value is None else {"blend": value.to_dict()}
+            elif field.name in MIXTURES:
+                found |= {} if value is None else {field.name: value.to_dict()}
             elif field.name == "metrics":
                 found |= {} if value is None else {"metrics": {name: asdict(one) for name, one in value.items()}}
             elif field.name == "positive":  # says what `recall` is about, and says so where it is about no class
@@ -189,8 +198,7 @@ class Summary:
         known = {"called": document["method"], "privacy": "dp"} | known | {"unit": Unit(document["unit"])}
         if document.get("metrics") is not None:
             known["metrics"] = {name: Metric(**one) for name, one in document["metrics"].items()}
-        if "blend" in document:
-            known["blend"] = BlendFigures(**document["blend"])
+        known |= {name: MixtureFigures(**document[name]) for name in MIXTURES if name in document}
         if "epsilon_replace_one" in document:
             names = [field.name for field in fields(RecordFigures) if field.name in document]
             known["record_level"] = RecordFigures(**{name: document[name] for name in names})

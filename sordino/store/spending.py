@@ -18,19 +18,20 @@ whose files are gone or damaged.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
+from sordino.privacy.accounting.across_runs import Run, dearest_epsilon
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.client_level_plan import planned_epsilon
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
-from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import PROMISED, all_releases, record_needs
+from sordino.privacy.ledger import Kind, Ledger, Row, SeenRecipe, join_drawn
+from sordino.privacy.release import PROMISED, Public, all_releases, record_needs
 from sordino.privacy.sealed import Pool
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
@@ -41,7 +42,7 @@ from sordino.util.formatting import delta_text, round_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
-    from sordino.terms import Terms
+    from sordino.terms import Costs, Terms
 
 POOLS = get_args(Pool)
 
@@ -54,7 +55,8 @@ class Spent(TypedDict):
     """Where whole clients are protected: mu for each view, in the order of `VIEWS`; None where it is infinite."""
     recipes: list[list[list[float]]]
     """Where records are protected: the different recipes that clients' records went through, each a list of sampling
-    rate, noise multiplier and number of releases; an infinite one is [[1, 0, 1]]."""
+    rate, noise multiplier and number of releases; an infinite one is [[1, 0, 1]]. Where observers meet different noise
+    there are three multipliers, in the order of `VIEWS`."""
     promised: NotRequired[list[float]]
     """An epsilon and its delta, where nothing more is known of what records paid."""
     deal: NotRequired[str | None]
@@ -84,7 +86,7 @@ def spending_of_ledger(ledger: Ledger) -> Spent:
     if not ledger.unit.record_level:
         mu = [ledger.mu(view) for view in VIEWS]
         return {"unit": Unit.CLIENT, "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
-    recipes = [[list(charge) for charge in recipe] for recipe in sorted(ledger.recipes())]
+    recipes = [_document(recipe) for recipe in sorted(ledger.recipes())]
     epsilon, delta = ledger.promised()
     if not delta:
         return {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
@@ -225,15 +227,14 @@ def _of_records(spent: Sequence[Spent], view: View, delta: float) -> float:
 def _observed_run(spent: Spent, view: View) -> Run:
     """Return the recipes that records went through in a run, as an observer sees it.
 
-    At record level each client's own noise protects its records from everybody. Where whole clients are protected, only
-    the noise that the observer cannot subtract counts, and one record may move its client's bounded contribution by
-    twice the bound.
+    Only the noise that the observer cannot subtract counts. Where whole clients are protected, one record may move its
+    client's bounded contribution by twice the bound.
     """
     if _record_level(spent):
-        return tuple(_recipe(one) for one in spent["recipes"])
+        return tuple(_recipe(one, view) for one in spent["recipes"])
     mu = spent["mu"][VIEWS.index(view)]
     if mu is None:
-        return (_recipe(INFINITE),)
+        return (_recipe(INFINITE, view),)
     return (((1.0, 1 / (2 * mu), 1),),) if mu else ()
 
 
@@ -291,9 +292,9 @@ def planned(told: Terms) -> Spent:
         return _unbounded(unit)
     if unit.record_level:
         pools = _planned_pools(told)
-        promised = [list(one[:2]) for recipe in pools.pop(PROMISED, {}).values() for one in recipe]
+        promised = [[rate, at[0]] for recipe in pools.pop(PROMISED, {}).values() for rate, at, _ in recipe]
         distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
-        recipes = [[list(one) for one in recipe] for recipe in distinct]
+        recipes = [_document(recipe) for recipe in distinct]
         found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
         return {**found, "promised": max(promised)} if promised else found
     if not any(release.private for release in releases):  # nothing leaves
@@ -342,24 +343,57 @@ def _finite(spent: Spent) -> bool:
     return None not in spent["mu"] and INFINITE not in spent["recipes"]
 
 
-def _planned_pools(told: Terms) -> dict[str, dict[int, Recipe]]:
-    """Recipes that records of each pool and client will go through at the most. On real machines only a site knows its
-    number of records; elsewhere its budget stands for them."""
-    plan, needs = told.allowance.of_records, record_needs(told.declared)
+def _planned_pools(told: Terms) -> dict[str, dict[int, SeenRecipe]]:
+    """Recipes that records of each pool and client will go through at the most. Where noise depends on the number of
+    records, which on real machines only a site knows, its budget stands for them."""
+    plan, delta = told.allowance.of_records, told.budget.delta
     clients = range(len(plan.turns))
-    if told.data is None:
-        return {PROMISED: {client: ((float(plan.budgets[client]), told.budget.delta, 1),) for client in clients}}
-    recipes = [planned_recipes(plan, client, needs) for client in clients]
+    if told.data is None and plan.shared is None:
+        return {PROMISED: {client: ((float(plan.budgets[client]), (delta,) * 3, 1),) for client in clients}}
+    recipes = planned_recipes(told, told.learner.layout.layers)
     return {pool: dict(enumerate(mine)) for pool, mine in zip(POOLS, zip(*recipes, strict=True), strict=False)}
 
 
-def planned_recipes(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[Recipe]:
-    """Return the largest recipes of a client's training records and of its validation records, if it has any."""
+def planned_recipes(costs: Costs, layers: Sequence[int] = ()) -> list[list[SeenRecipe]]:
+    """Return for each client the largest recipes of its training records and of its validation records, if it has any.
+
+    Args:
+        costs: What a run may spend, at record level.
+        layers: Number of parameters of each layer of the network; needed where noise is in whole numbers.
+    """
+    plan, needs = costs.allowance.of_records, record_needs(costs.declared)
+    clients = range(len(plan.turns))
+    if plan.shared is None:
+        return [recipes_of_own_noise(plan, client, needs) for client in clients]
+    by_rate: dict[tuple[float, int], list[SeenRecipe]] = {}
+    for client in clients:
+        kind = (float(plan.sampling[client]), int(plan.turns[client]))
+        if kind not in by_rate:
+            by_rate[kind] = [_recipe_of_sums(costs, client, layers)]
+    return [by_rate[float(plan.sampling[client]), int(plan.turns[client])] for client in clients]
+
+
+def _recipe_of_sums(costs: Costs, client: int, layers: Sequence[int]) -> SeenRecipe:
+    """Return the largest recipe of a client's records in sums over all clients' records, whose noise is shared out."""
+    turns, found = int(costs.allowance.of_records.turns[client]), []
+    public = Public({}, [client] * costs.schedule.cohort, layers=layers)
+    for releases in costs.declared.values():
+        charges = {name: release.charge(costs.allowance, public) for name, release in releases.items()}
+        for name, charge in join_drawn(charges).items():
+            if charge.sampled is not None:
+                kind, count = Row.of((0, 0, "", ""), public.clients, charge).sums()[0]
+                found.append((*kind, count * (1 if releases[name].once else turns)))
+    return tuple(found)
+
+
+def recipes_of_own_noise(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[SeenRecipe]:
+    """Return the largest recipes of a client's training records and of its validation records, if it has any, where all
+    noise on what it sends is its own."""
     turns, (rate, multiplier, steps) = int(plan.turns[client]), plan.charge(client)
     matrix, mean = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
-    once: Recipe = ((1.0, matrix, needs.matrices),) if matrix else ()
-    trained: Recipe = (*once, (rate, multiplier, steps * turns))
-    return [trained, ((1.0, mean, needs.means * turns),)] if needs.means else [trained]
+    once: SeenRecipe = ((1.0, (matrix,) * 3, needs.matrices),) if matrix else ()
+    trained: SeenRecipe = (*once, (rate, (multiplier,) * 3, steps * turns))
+    return [trained, ((1.0, (mean,) * 3, needs.means * turns),)] if needs.means else [trained]
 
 
 def sentence(total: OverRuns, view: View) -> str | None:
@@ -392,8 +426,24 @@ def _epsilon_words(epsilon: float | None) -> str:
     return "an infinite epsilon" if epsilon is None else f"an epsilon of {round_up(epsilon)}"
 
 
-def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
-    return tuple((float(rate), float(multiplier), int(count)) for rate, multiplier, count in stored)
+def _document(recipe: SeenRecipe) -> list[list[float]]:
+    """Return a recipe as it is stored: one multiplier for all observers where they meet the same noise."""
+    return [[rate, *(met[:1] if len(set(met)) == 1 else met), count] for rate, met, count in recipe]
+
+
+def _seen(stored: Sequence[Sequence[float]]) -> SeenRecipe:
+    """Return a stored recipe with a multiplier for each observer."""
+    found = []
+    for rate, *met, count in stored:
+        outsider, peer, server = met * len(VIEWS) if len(met) == 1 else met
+        found.append((float(rate), (float(outsider), float(peer), float(server)), int(count)))
+    return tuple(found)
+
+
+def _recipe(stored: Sequence[Sequence[float]], view: View) -> Recipe:
+    """Return a stored recipe as an observer sees it."""
+    place = VIEWS.index(view)
+    return tuple((rate, met[place], count) for rate, met, count in _seen(stored))
 
 
 def spending_of_run(row: RunRow, store: Store, lost: bool = False) -> Spent:
@@ -439,7 +489,7 @@ def _count_unfinished(row: RunRow, store: Store, lost: bool) -> Spent:
 
 def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
     """Add to a plan for records the later attempts of a run that did not repeat itself, which no plan includes."""
-    more = [[rate, multiplier, count] for (rate, multiplier), count in ledger.later_attempts().items()]
+    more = _document(tuple((*kind, count) for kind, count in ledger.later_attempts().items()))
     if not _record_level(plan) or not more:
         return plan
     return {**plan, "recipes": [[*recipe, *more] for recipe in plan["recipes"]]}
@@ -450,7 +500,7 @@ def _repeated(plan: Spent, times: int) -> Spent:
     found: Spent = {
         "unit": plan["unit"],
         "mu": [None if mu is None else mu * math.sqrt(times) for mu in plan["mu"]],
-        "recipes": [[[rate, multiplier, times * count] for rate, multiplier, count in one] for one in plan["recipes"]],
+        "recipes": [[[*charge[:-1], times * charge[-1]] for charge in one] for one in plan["recipes"]],
     }
     return {**found, "promised": [times * part for part in plan["promised"]]} if "promised" in plan else found
 
@@ -484,9 +534,12 @@ def within(spent: Spent, planned: Spent) -> bool:
     )
 
 
-def _counts(recipe: Sequence[Sequence[float]]) -> dict[tuple[float, float], int]:
-    """Count each kind of release in a recipe, by sampling rate and noise multiplier."""
-    return {(rate, multiplier): count for rate, multiplier, count in merge_recipes([_recipe(recipe)])}
+def _counts(recipe: Sequence[Sequence[float]]) -> dict[Kind, int]:
+    """Count each kind of release in a recipe, by sampling rate and noise multipliers."""
+    found: Counter[Kind] = Counter()
+    for rate, met, count in _seen(recipe):
+        found[rate, met] += count
+    return dict(found)
 
 
 def remove(run: str, store: Store) -> None:

@@ -67,8 +67,8 @@ class ComparisonRow:
     accuracy: dict[str, OverSeeds | None]
     """By the names of `FIGURES`; None where there is no such model."""
     against_local: Against | None
-    """Clients that gain and lose by blending against the models that they trained alone, counted over all seeds; None
-    where clients do not blend."""
+    """Clients that gain and lose by blending or recalibrating against the models that they trained alone, counted over
+    all seeds; None where clients do neither."""
     epsilon: dict[View, float | None]
     """Largest epsilon over seeds for each observer; None where one is infinite."""
     delta: float
@@ -284,9 +284,9 @@ def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) ->
 
 
 def _against_local(results: Sequence[Summary]) -> Against | None:
-    """Number of clients that gain and lose by blending, over all seeds; None where they do not blend, or runs do not
+    """Number of clients that gain and lose by their mixtures, over all seeds; None where they have none, or runs do not
     tell."""
-    told = [result.blend.against_local for result in results if result.blend is not None]
+    told = [result.mixture.against_local for result in results if result.mixture is not None]
     known = [one for one in told if one is not None]
     if len(known) < len(results):
         return None

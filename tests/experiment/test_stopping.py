@@ -319,7 +319,7 @@ def test_without_a_plan_records_are_taken_to_go_on_as_they_did() -> None:
         for n, who in enumerate(([0, 1], [0], [1]))
     ]
     found = Ledger(2, Unit.RECORD, rows).completed(6, 6)
-    assert found.recipes() == {((0.1, 1.5, 30),)}
+    assert found.recipes() == {((0.1, (1.5,) * 3, 30),)}
 
 
 def test_a_stopped_run_that_read_single_messages_counts_with_the_server_s_plan(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import sordino
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
-from sordino.store.run_summary import BlendFigures, Metric, RecordFigures, Summary
+from sordino.store.run_summary import Metric, MixtureFigures, RecordFigures, Summary
 from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow, OverSeeds, SeedFigures
 
@@ -34,6 +34,7 @@ OF_RECORDS = ["epsilon_clients", "epsilon_replace_one", "delta_replace_one", "ep
     [
         ("dp-fedavg", "own", []),
         ("dp-fedavg", "blend", ["blend"]),
+        ("dp-fedavg", "recalibrate", ["recalibrate"]),
         ("dp-fedavg-record", "own", OF_RECORDS),
         ("fedavg", "own", []),
     ],
@@ -54,10 +55,12 @@ def test_a_stored_document_has_the_same_keys_and_is_read_back_equal(
 def test_figures_of_a_part_stand_beside_the_others() -> None:
     """Those of records and of positive classes; None is told where it is a figure, and left out where there is none."""
     plain = summary_of().to_dict()
-    assert {"charged", "metrics", "positive", "blend", "deployed", "trial_of", *OF_RECORDS}.isdisjoint(plain)
+    assert {"charged", "metrics", "positive", "blend", "recalibrate", "deployed", "trial_of", *OF_RECORDS}.isdisjoint(
+        plain
+    )
     metrics = {"auc": Metric(mean=0.7, worst_tenth=0.5, overall=None, clients=3)}
     records = RecordFigures(None, None, [2], 1e-5, {})
-    blend = BlendFigures({"blend": 0.5}, {"blend": 0.4}, {"local": 1.0})
+    blend = MixtureFigures({"blend": 0.5}, {"blend": 0.4}, {"local": 1.0})
     full = summary_of(metrics=metrics, record_level=records, blend=blend, deployed=True, charged={"outsider": None})
     document = full.to_dict()
     assert (document["positive"], document["epsilon_replace_one"], document["epsilon_clients"]) == (None, None, None)
@@ -69,7 +72,7 @@ def test_figures_of_a_part_stand_beside_the_others() -> None:
 
 LATER = {
     *("called", "privacy", "neighbours", "records", "metrics", "positive", "charged", "delta_replace_one"),
-    *("epsilon_rows", "blend", "deployed", "trial_of", "accuracy_noise"),
+    *("epsilon_rows", "blend", "recalibrate", "deployed", "trial_of", "accuracy_noise"),
 }
 """Keys that the first version did not store."""
 

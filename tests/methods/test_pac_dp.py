@@ -75,7 +75,7 @@ def test_each_client_spends_its_own_budget(tmp_path: Path) -> None:
     ledger = Store(tmp_path).ledger(result["run"])
     from sordino.privacy.ledger import Ledger
 
-    spent = Ledger(4, Unit.RECORD, ledger).record_epsilons(1e-5)
+    spent = Ledger(4, Unit.RECORD, ledger).record_epsilons("server", 1e-5)
     for client, budget in enumerate((1, 2, 4, 8)):
         assert 0.97 * budget < spent[client] <= budget
     assert result["epsilon_clients"]["min"] == pytest.approx(1, rel=0.03)

@@ -41,7 +41,7 @@ def test_smaller_budgets_are_sampled_more_rarely_with_the_same_noise(tmp_path: P
     assert len(set(plan.multipliers)) == 1
     assert len(set(plan.steps)) == 1
     assert plan.sampling[0] < plan.sampling[1] == plan.sampling[2] == plan.sampling[3] == 25 / 100
-    spent = Ledger(4, Unit.RECORD, run.ledger).record_epsilons(1e-5)
+    spent = Ledger(4, Unit.RECORD, run.ledger).record_epsilons("server", 1e-5)
     for client, budget in enumerate((2, 4, 4, 4)):
         assert 0.97 * budget < spent[client] <= budget
 
@@ -54,7 +54,7 @@ def test_with_given_noise_rates_keep_the_budgets_and_nobody_stops(tmp_path: Path
     assert plan.turns.tolist() == [2] * 4
     assert plan.multipliers.tolist() == [1.0] * 4
     assert plan.sampling[0] < plan.sampling[1] < plan.sampling[2] < plan.sampling[3] == pytest.approx(0.25)
-    spent = Ledger(4, Unit.RECORD, run.ledger).record_epsilons(1e-5)
+    spent = Ledger(4, Unit.RECORD, run.ledger).record_epsilons("server", 1e-5)
     assert all(spent[client] <= budget for client, budget in enumerate((1, 2, 4, 1000)))
 
 

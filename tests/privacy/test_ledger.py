@@ -10,7 +10,7 @@ import torch
 
 from sordino.federation.message import Each
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of
-from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon, replaced_epsilon
 from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.budget.record_level_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
@@ -197,6 +197,9 @@ def test_a_records_charges_are_composed_with_its_clients() -> None:
     expected = record_epsilon(((1.0, 1.0, 1), *training), 1e-5)  # deviation 2 over twice the bound 1
     assert ledger.epsilon(1e-5)["server"] == pytest.approx(expected)
     assert ledger.epsilon(1e-5)["server"] > ledger.epsilon(1e-5)["outsider"] > alone
+    # Replaced, a record moves gradients twice as far, and the whole client's contribution no further than before.
+    exchanged = max(replaced_epsilon(((1.0, 2.0, 1), *pool), 1e-5) for pool in (training, validation))
+    assert ledger.replaced("server", 1e-5) == (pytest.approx(exchanged), 1e-5)
 
 
 def test_noise_for_records_protects_no_client() -> None:
@@ -297,7 +300,7 @@ def test_sums_over_records_are_charged_for_rounding() -> None:
     ledger.append(Row.of((0, 0, "local", "update"), [0], charge))
     closed = record_epsilon(((0.1, float(multiplier), 30),), 1e-5)
     assert closed < ledger.epsilon(1e-5)["server"] < closed + 1e-6
-    assert ledger.record_epsilons(1e-5)[0] == ledger.epsilon(1e-5)["server"]
+    assert ledger.record_epsilons("server", 1e-5)[0] == ledger.epsilon(1e-5)["server"]
 
 
 def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
@@ -306,10 +309,10 @@ def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
     charge = Charge.promised([(2.0, 1e-5), (1.0, 1e-5)])
     ledger = Ledger(2, Unit.RECORD, [Row.of((0, 0, "local", "plan"), [0, 1], charge)])
     assert ledger.epsilon(1e-5) == dict.fromkeys(VIEWS, 2.0)
-    assert ledger.record_epsilons(1e-5) == {0: 2.0, 1: 1.0}
+    assert ledger.record_epsilons("server", 1e-5) == {0: 2.0, 1: 1.0}
     assert ledger.epsilon(0.9e-5) == dict.fromkeys(VIEWS, math.inf)
-    assert ledger.replaced(1e-5) == (4.0, pytest.approx((1 + math.exp(2)) * 1e-5))
-    assert ledger.record_epsilons(1e-5, replace=True) == {0: math.inf, 1: math.inf}
+    assert ledger.replaced("server", 1e-5) == (4.0, pytest.approx((1 + math.exp(2)) * 1e-5))
+    assert ledger.record_epsilons("server", 1e-5, replace=True) == {0: math.inf, 1: math.inf}
     assert ledger.attack_accuracy()["server"] == pytest.approx(attack_accuracy(mu_of(2.0, 1e-5)))
     assert ledger.promised() == (2.0, 1e-5)
     more = Ledger(
@@ -329,13 +332,13 @@ def test_several_rows_are_told_of_where_every_price_is_known() -> None:
     ledger = Ledger(2, Unit.RECORD)
     paid = Charge.of_records("training", [(1.0, 10.0, 1), (1.0, 20.0, 1)], 0)
     ledger.append(Row.of((0, 0, "local", "update"), [0, 1], paid))
-    found = ledger.rows_epsilons(1e-5)
+    found = ledger.rows_epsilons("server", 1e-5)
     assert found == {"3": pytest.approx(epsilon_of(0.3, 1e-5)), "5": pytest.approx(epsilon_of(0.5, 1e-5))}
     ledger.append(Row.of((1, 1, "local", "plan"), [0], Charge.promised([(1.0, 1e-5)])))
-    assert ledger.rows_epsilons(1e-5) == {}
+    assert ledger.rows_epsilons("server", 1e-5) == {}
     whole = Ledger(1, Unit.RECORD)
     whole.append(Row.of((0, 0, "local", "update"), [0], Charge.of_records("training", [(1.0, 10.0, 1)], 5)))
-    assert whole.rows_epsilons(1e-5) == {}
+    assert whole.rows_epsilons("server", 1e-5) == {}
 
 
 def test_colluders_take_their_shares_out_of_numbers_too() -> None:
@@ -395,7 +398,7 @@ def test_the_whole_plan_holds_later_attempts_too() -> None:
     charge = Charge.of_records("training", [(0.1, 2.0, 10)])
     rows = [Row.of((number_of_attempt(0, before), 0, "local", "update"), [0], charge) for before in (0, 1)]
     ledger = Ledger(1, Unit.RECORD, rows)
-    whole = ledger.completed(3, 3, planned={"training": {0: ((0.1, 2.0, 30),)}})
-    assert whole.recipes() == {((0.1, 2.0, 40),)}
-    assert ledger.later_attempts() == {(0.1, 2.0): 10}
+    whole = ledger.completed(3, 3, planned={"training": {0: ((0.1, (2.0,) * 3, 30),)}})
+    assert whole.recipes() == {((0.1, (2.0,) * 3, 40),)}
+    assert ledger.later_attempts() == {(0.1, (2.0,) * 3): 10}
     assert Ledger(1, Unit.RECORD, rows[:1]).later_attempts() == {}

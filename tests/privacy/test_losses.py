@@ -15,8 +15,9 @@ from scipy.special import ndtr
 
 from sordino.privacy.accounting import loss_distribution, sampled_gaussian
 from sordino.privacy.accounting.calibration import FINE, first_within
+from sordino.privacy.accounting.dominating_pairs import RecordPair
 from sordino.privacy.accounting.gaussian import delta_of, epsilon_of
-from sordino.privacy.accounting.loss_distribution import Sampled, compose
+from sordino.privacy.accounting.loss_distribution import Sampled, compose, compose_pairs
 from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon, record_attack_accuracy, record_epsilon
 from sordino.privacy.budget.record_level_plan import plan_records
 
@@ -59,7 +60,7 @@ def test_one_step_on_a_grid_is_nowhere_below_the_truth(
     rate: float, multiplier: float, reach: float, grid: float
 ) -> None:
     """Delta for every epsilon, negative ones too: only then does it stay so under composition, however much is cut."""
-    for direction, masses in enumerate(loss_distribution._masses(rate, multiplier, grid, reach)):
+    for direction, masses in enumerate(loss_distribution._masses(RecordPair(rate, multiplier), grid, reach)):
         loss = (masses.first + np.arange(len(masses.mass))) * grid
         for epsilon in np.concatenate([loss, loss + grid / 3]):
             found = masses.infinite + float(masses.mass @ np.maximum(-np.expm1(epsilon - loss), 0.0))
@@ -131,7 +132,7 @@ def test_a_search_finds_the_first_place_within(edge: int, guess: int, power: flo
 def test_a_plan_of_many_sizes_composes_few_distributions() -> None:
     """A hundred clients of different sizes: for each rate the guess, a step from it, and the two sides of the edge."""
     sizes = np.random.default_rng(0).integers(20, 201, 100)
-    with mock.patch.object(sampled_gaussian, "compose", side_effect=compose) as made:
+    with mock.patch.object(sampled_gaussian, "compose_pairs", side_effect=compose_pairs) as made:
         plan = plan_records(sizes.tolist(), np.full(100, 3.7), 1e-5, batch=16, epochs=2, turns=7)
     kinds = {plan.charge(client) for client in range(100)}
     assert len(kinds) > 30

@@ -154,7 +154,7 @@ def test_a_plan_with_fitted_rates() -> None:
     spent = {client: record_epsilon(((*searched.charge(client)[:2], STEPS),), DELTA) for client in range(4)}
     assert all(spent[client] <= budgets[client] for client in spent)
     assert beyond_budgets(spent, budgets, list("abcd")) == []
-    bare = plan_without_noise(sizes, budgets, held_out=0.0, varied="fitted", **keys)
+    bare = plan_without_noise(sizes, budgets, varied="fitted", **keys)
     assert bare.sampling.tolist() == [1.0] * 4
 
 

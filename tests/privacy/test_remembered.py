@@ -11,7 +11,7 @@ import pytest
 
 from sordino.privacy.accounting import calibration, sampled_gaussian
 from sordino.privacy.accounting.calibration import CACHE_FILE, record_multiplier, record_rate
-from sordino.privacy.accounting.loss_distribution import compose
+from sordino.privacy.accounting.loss_distribution import compose_pairs
 
 SEARCH = ("multiplier", 3.0, 1e-5, 0.1, 30, ())
 
@@ -33,7 +33,7 @@ def begun() -> None:
 def searched(search: Callable[[], float]) -> tuple[float, int]:
     """What a new process finds, and how many distributions it composes on the way."""
     begun()
-    with mock.patch.object(sampled_gaussian, "compose", side_effect=compose) as made:
+    with mock.patch.object(sampled_gaussian, "compose_pairs", side_effect=compose_pairs) as made:
         return search(), made.call_count
 
 

@@ -43,7 +43,7 @@ from sordino.store.spending import (
     compose,
     over_runs,
     planned,
-    planned_recipes,
+    recipes_of_own_noise,
     remove,
     sentence,
     spending_of_ledger,
@@ -555,7 +555,8 @@ def test_a_plan_of_records_counts_every_matrix() -> None:
     """Two matrices, four turns of three steps: what the records of a client go through at the most."""
     needs = RecordNeeds(matrix_share=0.3, matrices=2)
     plan = plan_records([100], np.array([2.0]), DELTA, batch=40, epochs=1, turns=4, needs=needs)
-    ((once, steps),) = planned_recipes(plan, 0, needs)
-    assert once == (1.0, plan.matrix_multipliers[0], 2)
-    assert steps == (plan.sampling[0], plan.multipliers[0], 4 * 3)
-    assert record_epsilon((once, steps), DELTA) == pytest.approx(2.0, rel=0.01)
+    ((once, steps),) = recipes_of_own_noise(plan, 0, needs)
+    assert once == (1.0, (plan.matrix_multipliers[0],) * 3, 2)
+    assert steps == (plan.sampling[0], (plan.multipliers[0],) * 3, 4 * 3)
+    recipe = tuple((rate, met[0], count) for rate, met, count in (once, steps))
+    assert record_epsilon(recipe, DELTA) == pytest.approx(2.0, rel=0.01)

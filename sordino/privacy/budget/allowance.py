@@ -4,58 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan, plan_records
-
-ProtectFrom = Literal["outsider", "server"]
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Noise of one message where whole clients are protected.
-
-    `multiplier` z is the ratio of noise to sensitivity that the protected observer meets in one round, all
-    releases of the round together. Against the `server` each message carries all of it. Against an
-    `outsider`, who sees sums only, each message carries the share of it that makes the sum of the smallest
-    accepted cohort (`minimum_cohort`, less `colluders` who know their own shares) carry all of it. On real machines
-    the secure sum says how many honest shares every sum holds, whatever the server does: `shares`.
-    """
-
-    multiplier: float
-    protect_from: ProtectFrom
-    minimum_cohort: int
-    colluders: int = 0
-    shares: int | None = None
-    """Number of honest shares guaranteed to be in every sum that others see; None where everybody who is asked answers,
-    to a server that is trusted to add them up."""
-
-    def of_message(self, share: float) -> float:
-        """The ratio of noise to sensitivity in one message's release that has `share` of the round's budget.
-
-        Several releases of one round cost one Gaussian of multiplier (sum 1/z_g^2)^(-1/2), so a release with share a
-        of a round with multiplier z gets z_g = z / sqrt(a).
-        """
-        full = self.multiplier / math.sqrt(share)
-        if self.protect_from == "server":
-            return full
-        return full / math.sqrt(self.minimum_cohort - self.colluders if self.shares is None else self.shares)
-
-    def feasible(self, clients: int, turns: int) -> float:
-        """Number of shared parameters whose signal is as strong as the noise.
-
-        Where `clients` that take part `turns` times each pull the same way, all messages of a run add up to
-        clients x turns bounds, and their noise to sqrt(clients x turns) times that of one message, in each parameter.
-        Squared, the ratio is clients x turns / s^2, where s is the noise of one message over its bound; all parameters
-        share it.
-        """
-        return clients * turns / self.of_message(1.0) ** 2
-
-    def met(self, asked: int) -> tuple[int, int]:
-        """Number of shares in a sum over `asked` clients for whoever is charged, and how many of them others know."""
-        return (asked, self.colluders) if self.shares is None else (self.shares, 0)
+from sordino.privacy.budget.shared_noise import Noise
+from sordino.privacy.views import View
 
 
 @dataclass(frozen=True)
@@ -88,6 +42,16 @@ class Allowance:
         if self.noise is not None:
             return self.noise.feasible(clients, turns)
         return math.inf if self.records is None else self.records.feasible(records)
+
+    @property
+    def shared(self) -> Noise | None:
+        """Noise that is shared out over the messages of a sum; None where each message has noise of its own."""
+        return self.noise if self.records is None else self.records.shared
+
+    @property
+    def observer(self) -> View:
+        """Observer whom the noise is planned against."""
+        return "server" if self.shared is None else self.shared.protect_from
 
     @property
     def of_records(self) -> RecordPlan:

@@ -10,7 +10,8 @@ from sordino.errors import UserError
 from sordino.federation.schedule import Schedule
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
-from sordino.privacy.budget.allowance import Allowance, Noise, ProtectFrom
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.shared_noise import Noise, ProtectFrom
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.util.formatting import percent_up

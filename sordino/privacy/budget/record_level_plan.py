@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,12 +14,18 @@ from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.rpdp_fl_calibration import fitted_rate, quick_multiplier
 from sordino.privacy.accounting.sampled_gaussian import Recipe
+from sordino.privacy.budget.shared_noise import Noise
+from sordino.privacy.views import View
 
 Varied = Literal["noise", "sampling", "fitted"]
 """Choice of what differs between clients with different budgets. `noise`: each has noise of its own at its natural
 sampling rate. `sampling`: all have the same noise, and each the largest sampling rate that keeps its budget. `fitted`:
 like `sampling`, but noise and rates are those of a published accountant and a curve through its values, and may exceed
 budgets."""
+
+
+CLOSED_FORM_MARGIN = 1e-9
+"""Relative amount by which noise in closed form is rounded up, so that rounding exceeds no budget."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class RecordPlan:
     steps: np.ndarray
     """Noisy gradients in a round."""
     multipliers: np.ndarray
-    """Noise over sensitivity of one gradient."""
+    """Noise over sensitivity of one sum of gradients, as the observer meets it whom the noise is planned against."""
     budgets: np.ndarray
     """The epsilon that each client allows."""
     turns: np.ndarray
@@ -45,10 +51,35 @@ class RecordPlan:
     """Noise over sensitivity of each mean over validation records; zero where there is none."""
     validation: np.ndarray
     """Records of each client that are set aside for such means."""
+    trained: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Records of each client that are trained on; on real machines as many as are declared."""
+    sum_multipliers: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """Noise over sensitivity of a sum over all of the training records that is released once and has the whole budget
+    to itself; zero where there is none."""
+    shared: Noise | None = None
+    """Noise on sums over the records of all clients, which is shared out over their messages; None where all of a
+    client's noise is its own."""
+
+    @property
+    def observer(self) -> View:
+        """Observer whom the noise is planned against: the server, unless noise adds up in sums that alone are seen."""
+        return "server" if self.shared is None else self.shared.protect_from
 
     def charge(self, client: int) -> Sampled:
-        """Sampling rate, noise multiplier and steps that one round costs a client's training records."""
+        """Sampling rate, noise multiplier and steps that one round costs a client's training records, for the observer
+        whom the noise is planned against."""
         return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
+
+    def expected(self, clients: Sequence[int]) -> float:
+        """Expected number of records in the batches of some clients together: public."""
+        who = list(clients)
+        return float((self.sampling[who] * self.trained[who]).sum())
+
+    def repeated(self, client: int, times: int) -> RecordPlan:
+        """Plan in which each of `times` clients may spend what one `client` may here."""
+        names = [one.name for one in fields(self) if one.name != "shared"]
+        rows: dict[str, Any] = {name: np.repeat(getattr(self, name)[client : client + 1], times) for name in names}
+        return replace(self, **rows)
 
     def feasible(self, records: np.ndarray) -> float:
         """Number of shared parameters whose signal is as strong as the noise, if the gradients of all clients'
@@ -58,7 +89,8 @@ class RecordPlan:
         signal of sum(steps x rate x records) and a variance of sum(steps x z^2) in each parameter.
         """
         steps = self.turns * self.steps
-        variance = float((steps * self.multipliers**2).sum())
+        shares = 1 if self.shared is None else self.shared.guaranteed
+        variance = float((steps * self.multipliers**2).sum()) / shares
         return float((steps * self.sampling * records).sum()) ** 2 / variance if variance > 0 else math.inf
 
 
@@ -76,6 +108,16 @@ class RecordNeeds:
     """Share of a client's training records that is set aside for such means."""
     matrix_entries: int = 0
     """Most entries of such a matrix; zero where that is not declared."""
+    rate: float | None = None
+    """Sampling rate of sums of gradients with shared noise, of which one leaves in a round; None where none do, and the
+    rate follows from the size of a batch."""
+    sum_share: float = 0.0
+    """Share of mu^2 that all sums over the training records which are released once cost together, from 0 to 1."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether anything leaves as a sum over the records of all clients, with shared noise."""
+        return self.rate is not None or self.sum_share > 0
 
     def __add__(self, other: RecordNeeds) -> RecordNeeds:
         """Needs of both together; they share the records that are set aside."""
@@ -85,6 +127,8 @@ class RecordNeeds:
             means=self.means + other.means,
             held_out=max(self.held_out, other.held_out),
             matrix_entries=max(self.matrix_entries, other.matrix_entries),
+            rate=other.rate if self.rate is None else self.rate,
+            sum_share=self.sum_share + other.sum_share,
         )
 
 
@@ -105,6 +149,7 @@ def plan_records(
     multiplier: float | None = None,
     needs: RecordNeeds = RecordNeeds(),
     varied: Varied = "noise",
+    sharing: Callable[[float], Noise] | None = None,
 ) -> RecordPlan:
     """Plan the noise for each client's budget, or how often a client may take part with a given `multiplier`.
 
@@ -118,6 +163,8 @@ def plan_records(
         multiplier: noise over sensitivity of every release, where it is given.
         needs: releases besides noisy gradients.
         varied: what differs between clients with different budgets.
+        sharing: makes the noise on sums over all clients' records, which is shared out over their messages, from a
+            multiplier; needed where there are such sums.
 
     Records that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
     themselves.
@@ -127,9 +174,10 @@ def plan_records(
     given. Those with smaller budgets are sampled more rarely. Where rates are `fitted`, noise and rates are for the
     noisy gradients alone, as published.
     """
-    plan = plan_without_noise(
-        records, budgets, batch=batch, epochs=epochs, turns=turns, held_out=needs.held_out, varied=varied
-    )
+    plan = plan_without_noise(records, budgets, batch=batch, epochs=epochs, turns=turns, needs=needs, varied=varied)
+    if needs.sums:
+        assert sharing is not None
+        return _plan_sums(plan, delta, turns, multiplier, needs, sharing)
     sampling, steps = plan.sampling, plan.steps
     if varied != "noise" and multiplier is None:
         largest = float(budgets.max())
@@ -171,7 +219,7 @@ def plan_without_noise(
     batch: int,
     epochs: int,
     turns: int,
-    held_out: float,
+    needs: RecordNeeds = RecordNeeds(),
     varied: Varied = "noise",
 ) -> RecordPlan:
     """Plan batches, steps and records set aside without any noise, for a run without privacy; budgets are those that
@@ -184,16 +232,73 @@ def plan_without_noise(
         batch: expected records in a batch.
         epochs: passes over the records in a round.
         turns: most rounds in which a client takes part.
-        held_out: share of the records that is set aside for validation.
+        needs: share of the records that is set aside for validation, and the sampling rate where it is declared.
         varied: what differs between clients with different budgets.
     """
-    validation = np.array([held_out_count(count, held_out) for count in records])
-    trained = [max(1, count - held) for count, held in zip(records, validation, strict=True)]
-    sampling = sampling_rates(trained if varied == "noise" else [float(np.mean(trained))] * len(trained), batch)
-    steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
-    blank = {name: np.zeros(len(steps)) for name in ("multipliers", "matrix_multipliers", "mean_multipliers")}
+    validation = np.array([held_out_count(count, needs.held_out) for count in records])
+    trained = np.array([max(1, count - held) for count, held in zip(records, validation, strict=True)])
+    if needs.sums:  # one sum of gradients in a round, or none at all
+        sampling = np.full(len(trained), 1.0 if needs.rate is None else needs.rate)
+        steps = np.full(len(trained), int(needs.rate is not None))
+    else:
+        sizes = trained.tolist() if varied == "noise" else [float(np.mean(trained))] * len(trained)
+        sampling = sampling_rates(sizes, batch)
+        steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
+    kinds = ("multipliers", "matrix_multipliers", "mean_multipliers", "sum_multipliers")
+    blank: dict[str, Any] = {name: np.zeros(len(steps)) for name in kinds}
     most = np.full(len(steps), turns)
-    return RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, **blank)
+    return RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, trained=trained, **blank)
+
+
+def _plan_sums(
+    plan: RecordPlan,
+    delta: float,
+    turns: int,
+    multiplier: float | None,
+    needs: RecordNeeds,
+    sharing: Callable[[float], Noise],
+) -> RecordPlan:
+    """Plan sums over all clients' records, with one noise for all: records of clients with smaller budgets are sampled
+    more rarely.
+
+    Args:
+        plan: rates, steps and budgets, without noise.
+        delta: delta of all budgets.
+        turns: most rounds in which a client takes part.
+        multiplier: noise over sensitivity of every sum, where it is given.
+        needs: the declared rate, and the share of mu^2 of sums that are released once.
+        sharing: makes the noise that is shared out over messages from its multiplier.
+    """
+    least, largest, rates = float(plan.budgets.min()), float(plan.budgets.max()), plan.sampling.copy()
+    if not math.isfinite(least):  # the given noise decides, for everything that leaves
+        assert multiplier is not None
+        alone = multiplier
+    else:
+        alone = 1 / mu_of(least, delta)
+        once = _once(needs, alone)
+        if needs.rate is None:
+            multiplier = alone
+        else:
+            if multiplier is None and needs.rate == 1:  # no coins: mu^2 of all sums adds up to that of the budget
+                left = mu_of(largest, delta) ** 2 - sum(count / z**2 for _, z, count in once)
+                multiplier = math.sqrt(turns / left) * (1 + CLOSED_FORM_MARGIN)
+            elif multiplier is None:
+                multiplier = record_multiplier(largest, delta, needs.rate, turns, once)
+            for budget in np.unique(plan.budgets).tolist():
+                rates[plan.budgets == budget] = record_rate(budget, delta, multiplier, turns, needs.rate, once)
+    return replace(
+        plan,
+        sampling=rates,
+        multipliers=np.full_like(plan.multipliers, multiplier),
+        sum_multipliers=np.full_like(plan.sum_multipliers, alone if needs.sum_share else 0.0),
+        shared=sharing(multiplier),
+    )
+
+
+def _once(needs: RecordNeeds, alone: float) -> Recipe:
+    """Recipe of all sums over the training records that are released once; `alone` is the multiplier of one that has
+    the whole budget to itself."""
+    return ((1.0, alone / math.sqrt(needs.sum_share), 1),) if needs.sum_share else ()
 
 
 def _matrix(needs: RecordNeeds, budget: float, delta: float) -> Recipe:

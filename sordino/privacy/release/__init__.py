@@ -26,6 +26,7 @@ from sordino.privacy.release.of_records import (
     Unprotected,
     without_privacy,
 )
+from sordino.privacy.release.of_sums import GradientSum, RecordSum
 
 __all__ = [
     "PROMISED",
@@ -36,10 +37,12 @@ __all__ = [
     "Cover",
     "Derived",
     "Follows",
+    "GradientSum",
     "Gradients",
     "Matrix",
     "Number",
     "Public",
+    "RecordSum",
     "Release",
     "ReleaseError",
     "Releases",

@@ -15,6 +15,7 @@ from sordino.errors import UserError
 from sordino.federation.message import Each
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.record_level_plan import RecordNeeds
+from sordino.privacy.budget.shared_noise import Noise
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.sealed import Pool
 from sordino.privacy.unit import Unit
@@ -199,6 +200,8 @@ class Cover:
     """Whether each entry leaves, where clients differ in that: (clients, width)."""
     mirrored: bool = False
     """Whether a row is a symmetric matrix, whose lower triangle tells nothing new."""
+    summed: bool = True
+    """Whether rows are added up over clients: noise in whole numbers then leaves as whole numbers."""
 
     def of_entries(self, by_block: Tensor) -> Tensor:
         """One value for each entry instead of one for each block, where there are several blocks."""
@@ -233,12 +236,13 @@ class Charge:
     sensitivity: np.ndarray
     """Largest change of the sum by one client, in the L2 norm: one value for each client, or one for all."""
     noise: np.ndarray
-    """Standard deviation of the noise that each observer meets there: (clients or 1, views in the order of `VIEWS`)."""
+    """Standard deviation of the noise that each observer meets there: (clients or 1, views in the order of `VIEWS`).
+    Where records pay: the noise that each observer meets over that of one message, of which `sampled` tells."""
     pool: Pool | Literal["promised"] | None = None
     """Pool of records that pay; None where whole clients do."""
     sampled: np.ndarray | None = None
-    """Sampling rate, noise multiplier and number of times for each client, at record level; of what is promised
-    epsilon, delta and one."""
+    """Sampling rate, noise multiplier of one message and number of times for each client, at record level; of what is
+    promised epsilon, delta and one."""
     reason: str = ""
     """Reason why no noise covers it; empty where noise does."""
     general: bool = False
@@ -247,19 +251,41 @@ class Charge:
     """Noisy whole numbers that one client sends; zero where noise is in floating point."""
     shares: int = 1
     """Number of draws in each number that an outsider sees, where noise is in whole numbers."""
+    drawn: bool = False
+    """Whether it is a sum over the batch that its question draws: all such releases of a question cost one sampled
+    Gaussian together."""
 
     @classmethod
-    def of_records(cls, pool: Pool, sampled: Sequence[tuple[float, float, int]], entries: int = 0) -> Charge:
+    def of_records(
+        cls,
+        pool: Pool,
+        sampled: Sequence[tuple[float, float, int]],
+        entries: int = 0,
+        shared: Noise | None = None,
+        asked: int = 1,
+        drawn: bool = False,
+    ) -> Charge:
         """Charge of a client's records; the client as a whole is not protected by it.
 
         Args:
             pool: records that pay.
-            sampled: sampling rate, noise multiplier and number of times of each client.
+            sampled: sampling rate, noise multiplier of one message and number of times of each client.
             entries: noisy whole numbers of each release, whose rounding is charged too; zero for floating point.
+            shared: noise that adds up in a sum over messages; None where a message's own noise is all that covers it.
+            asked: number of messages in that sum.
+            drawn: whether it is a sum over the batch that the question draws.
         """
         paid = [(rate, charged_multiplier(z, entries) if entries else z, count) for rate, z, count in sampled]
         most = entries * max((count for _, _, count in sampled), default=0)
-        return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(paid, "<f8").reshape(-1, 3), entries=int(most))
+        return cls(
+            sensitivity=np.zeros(1),
+            noise=np.ones((1, len(VIEWS))) if shared is None else np.array([shared.factors(asked)]),
+            pool=pool,
+            sampled=np.array(paid, "<f8").reshape(-1, 3),
+            entries=int(most),
+            shares=1 if shared is None else shared.met(asked)[0],
+            drawn=drawn,
+        )
 
     @classmethod
     def promised(cls, promises: Sequence[tuple[float, float]]) -> Charge:
@@ -346,6 +372,16 @@ class Release:
         return False
 
     @property
+    def drawn(self) -> bool:
+        """Whether it is a sum over the batch that its question draws, which the step never sees."""
+        return False
+
+    @property
+    def normalised(self) -> bool:
+        """Whether records' gradients are scaled to the threshold whatever their length, not only scaled down to it."""
+        return False
+
+    @property
     def stackable(self) -> bool:
         """Whether all that its step sees of records for it are noisy gradients that several clients can take at
         once."""
@@ -413,6 +449,11 @@ class Release:
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
         """Standard deviation of the noise on each entry of the sum over the cohort: public."""
         return torch.zeros(1)
+
+    def weight(self, allowance: Allowance, public: Public) -> float:
+        """Factor that makes what `Replies.mean` returns of the mean over clients: one, unless it is a mean over
+        records."""
+        return 1.0
 
     def known_beforehand(self) -> bool:
         """Whether its share of a round's budget says what it costs, before any message is known."""

@@ -91,16 +91,46 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
                 raise ReleaseError(
                     f"{step} declares {name}, whose noise protects a {release.unit}, but the method protects a {unit}."
                 )
-            missing = [one for one in release.sources() if one not in gradients]
+            missing = [one for one in release.sources() if one not in gradients or releases[one].drawn]
             if missing:
                 raise ReleaseError(
                     f"{step} declares that {name} follows {missing[0]}, which is no release of gradients."
                 )
             if release.state is not None and release.state not in states:
                 raise ReleaseError(f"{step} declares {name}, but clients have no public state {release.state!r}.")
+            if release.drawn and not gradients:
+                raise ReleaseError(f"{step} declares {name} over a batch, but no GradientSum that draws one.")
         idle = [name for name, release in releases.items() if release.summed and not release.share > 0]
         if idle:
             raise ReleaseError(f"{step} gives {idle[0]} no share of a round's budget: it must be above 0.")
         whole = sum(release.share for release in releases.values() if release.summed)
         if whole > 1 + 1e-9:
             raise ReleaseError(f"{step} gives its releases {whole:g} of a round's budget: shares must add up to one.")
+    _check_sums(steps, states)
+
+
+def _check_sums(steps: Mapping[str, Releases], states: Collection[str]) -> None:
+    """Refuse sums over records that clients could learn from, or of which no single plan could be made."""
+    sums = [release for release in all_releases(steps) if release.summed and release.record_level]
+    if sums and states:
+        raise ReleaseError(
+            f"Clients keep public states of what they sent ({', '.join(sorted(states))}), but a message in a sum over "
+            "records carries a share of the noise only: nothing may be learned from it."
+        )
+    rates = {release.needs().rate for release in sums} - {None}
+    if len(rates) > 1:
+        raise ReleaseError("All sums of gradients of a method have one sampling rate: declare the same `rate`.")
+    others = [release for release in all_releases(steps) if release.record_level and not release.summed]
+    if sums and others:
+        raise ReleaseError(
+            "A method sends either sums over records, whose noise is shared out, or what is covered by a client's own "
+            f"noise; it cannot have both: {others[0].describe()}."
+        )
+    others = [one for one in all_releases(steps) if one.record_level and not one.summed and not one.made_of_gradients]
+    if sums and others:
+        raise ReleaseError(
+            f"A method that sends sums over records cannot send {others[0].describe()}: no noise is planned for it."
+        )
+    once = sum(release.needs().sum_share for release in sums)
+    if once > 1 + 1e-9 or (rates and once >= 1):
+        raise ReleaseError(f"Sums over all records have {once:g} of the budget: leave some of it for the rest.")

@@ -27,7 +27,7 @@ from sordino.privacy.release.base import (
     lengths,
     shorten,
 )
-from sordino.privacy.sealed import Pool, Sealed, open_sealed
+from sordino.privacy.sealed import Form, Pool, Sealed, open_sealed
 from sordino.privacy.unit import Unit
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class Average(Release):
         plan, who = allowance.of_records, list(public.clients)
         moved = [self.spread(int(records)) for records in plan.validation[who]]
         bounds = torch.tensor(moved, dtype=torch.float64).reshape(-1, 1)
-        return Cover(torch.as_tensor(plan.mean_multipliers[who]).reshape(-1, 1) * bounds, bounds, [width], Unit.RECORD)
+        deviations = torch.as_tensor(plan.mean_multipliers[who]).reshape(-1, 1) * bounds
+        return Cover(deviations, bounds, [width], Unit.RECORD, summed=False)
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.mean_multipliers
@@ -143,7 +144,7 @@ class Matrix(Release):
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
         multipliers = torch.as_tensor(allowance.of_records.matrix_multipliers[list(public.clients)]).reshape(-1, 1)
-        return Cover(multipliers, torch.ones_like(multipliers), [width], Unit.RECORD, mirrored=True)
+        return Cover(multipliers, torch.ones_like(multipliers), [width], Unit.RECORD, mirrored=True, summed=False)
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.matrix_multipliers
@@ -231,16 +232,27 @@ class Follows(Release):
         return f"made of the same noisy gradients as {self.of}"
 
 
-def open_pool(release: Release, value: Any, pool: Pool) -> Tensor:
-    """Open the sealed per-record values of a pool; a value that is not sealed, or is of another pool, is refused.
+SEALED_FORMS: dict[Form, str] = {
+    "records": "values of {} records",
+    "batch": "values of the batch that the question draws of {} records",
+    "sum": "sum that data.gradient_sum(model) gives of {} records",
+}
+"""Names of the forms of sealed values, for errors."""
+
+
+def open_pool(release: Release, value: Any, pool: Pool, form: Form = "records") -> Tensor:
+    """Open the sealed values of a pool; a value that is not sealed, or is of another pool or form, is refused: bound
+    and charge of a release hold for its own kind of value alone.
 
     Args:
         release: release under which they are sent, named in the error.
         value: what the step handed over.
         pool: pool of records that the release is for.
+        form: rows that it is for.
     """
-    if not isinstance(value, Sealed) or value.pool != pool:
-        raise ReleaseError(f"{release.describe()}: hand over the sealed values of {pool} records, not {value!r}")
+    if not isinstance(value, Sealed) or value.pool != pool or value.form != form:
+        wanted = SEALED_FORMS[form].format(pool)
+        raise ReleaseError(f"{release.describe()}: hand over the sealed {wanted}, not {value!r}")
     return open_sealed(value).detach()
 
 
