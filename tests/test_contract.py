@@ -24,7 +24,7 @@ from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.release import Derived
-from sordino.privacy.views import VIEWS
+from sordino.privacy.views import VIEWS, View
 from sordino.store.store import Store
 from sordino.testing import CHECKS, check_method
 from sordino.testing.case import CLIENTS, ROUNDS, Case
@@ -32,14 +32,17 @@ from sordino.testing.case import CLIENTS, ROUNDS, Case
 CLIENT_LEVEL = [(name, variant) for name, variant in ALL if find(name).unit == "client"]
 TOGETHER = {("dp-fedsam", "paper"): 2}
 """How many parts leave, each noised as if alone: what the published epsilon leaves out."""
-PROTECTED = [(*case, "outsider") for case in ALL] + [(*case, "server") for case in CLIENT_LEVEL]
+SHARED_NOISE = [(name, variant) for name, variant in ALL if find(name)().record_needs().sums]
+PROTECTED = [(*case, "outsider") for case in ALL] + [(*case, "server") for case in CLIENT_LEVEL + SHARED_NOISE]
+SHARES = {"server": 1, "peer": CLIENTS - 1, "outsider": CLIENTS}
+"""Number of shares of the noise in a sum that each observer cannot subtract."""
 
 
 def case_of(name: str, variant: str, folder: Path) -> Case:
     return Case(find(name)(variant=variant), folder)  # type: ignore[arg-type]
 
 
-SHORT = ("local", "dp-fedavg", "feddpa", "dp-fedavg-record", "adadp-cfl")
+SHORT = ("local", "dp-fedavg", "feddpa", "dp-fedavg-record", "dp-fedsgd", "adadp-cfl")
 """Methods whose whole battery is run each time; what takes several processes is slow for the others."""
 LONG = ("the_number_of_workers_changes_no_bit", "a_stopped_run_ends_as_if_it_had_not_been")
 BATTERY = [
@@ -54,9 +57,13 @@ def test_battery(name: str, variant: str, check: Callable[[Case], None], tmp_pat
     check(case_of(name, variant, tmp_path))
 
 
-def by_hand(plan: RecordPlan, client: int, method: Method, z: float, delta: float) -> float:
-    """Training records: every noisy step of every round, and the matrix once. Validation records: each mean."""
+def by_hand(plan: RecordPlan, client: int, method: Method, z: float, delta: float, view: View) -> float:
+    """Training records: every noisy step of every round, and the matrix once. Validation records: each mean. Where
+    noise is shared out over messages: one sum in every round, and what is summed once."""
     rate, needs = float(plan.sampling[client]), method.record_needs()
+    if needs.sums:
+        met = z * math.sqrt(SHARES[view] / SHARES[plan.observer])
+        return record_epsilon(((rate, met, ROUNDS), (1.0, met / math.sqrt(needs.sum_share), 1)), delta)
     steps = ROUNDS * math.ceil(1 / rate)
     once = ((1.0, z, 1),) if needs.matrix_share else ()
     training = record_epsilon(tuple(sorted((*once, (rate, z, steps)))), delta)
@@ -78,15 +85,15 @@ def test_epsilon_is_the_one_worked_out_by_hand(name: str, variant: str, protect_
         assert summary["not_covered"]
     elif method.unit == "record":
         plan = prepared.allowance.of_records
-        expected = max(by_hand(plan, client, method, z, delta) for client in range(CLIENTS))
         for view in VIEWS:
+            expected = max(by_hand(plan, client, method, z, delta, view) for client in range(CLIENTS))
             assert summary["epsilon"][view] == pytest.approx(expected, rel=1e-9)
-        assert summary["epsilon_replace_one"] > summary["epsilon"]["server"]
+        assert summary["epsilon_replace_one"] > summary["epsilon"][plan.observer]
     else:
         server = ROUNDS / z**2 if protect_from == "server" else ROUNDS * CLIENTS / z**2
         server *= TOGETHER.get((name, variant), 1)
         exposed = any(isinstance(release, Derived) for release in sent)
-        shares = dict.fromkeys(VIEWS, 1) if exposed else {"server": 1, "peer": CLIENTS - 1, "outsider": CLIENTS}
+        shares = dict.fromkeys(VIEWS, 1) if exposed else SHARES
         for view in VIEWS:
             expected = epsilon_of(math.sqrt(server / shares[view]), delta)
             assert summary["epsilon"][view] == pytest.approx(expected, rel=1e-9)

@@ -22,5 +22,7 @@ __all__ = [
     "replay",
     "side_channels",
     "suite",
+    "sum_canaries",
+    "sum_conformance",
     "worlds",
 ]

@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from scipy.stats import chi2, norm
 from torch import Tensor
 
-from sordino.auditing import record_canaries
-from sordino.auditing.findings import SURE, Finding
+from sordino.auditing import record_canaries, sum_conformance
+from sordino.auditing.findings import FLOAT32_SLACK, RISK, Finding
 from sordino.auditing.recorded_run import Recorded
 from sordino.auditing.recorder import RecordedRelease
 from sordino.auditing.replay import ReplayPool
+from sordino.auditing.worlds import sends_sums
 from sordino.privacy.ledger import Row
 from sordino.privacy.views import VIEWS
 
-RISK = (1 - SURE) / 1000
-"""The risk of a false alarm of one test: there are a few dozen in an audit, and audits are made by the thousand."""
-FLOAT32_SLACK = 2e-5
-"""Largest relative change of a variance by rounding to float32."""
 MAX_COMPARED = 300
 """Most draws of one kind that are compared with each other."""
 NARROW = 16
@@ -36,6 +33,8 @@ EQUAL = 1e-6
 """Distance below which two numbers count as equal."""
 AGREE, DIGITS = 4, 4
 """Two entries that agree to so many digits in so many draws have the same noise."""
+
+Check = Callable[[Sequence[Recorded]], Iterator[Finding]]
 
 
 def kinds(runs: Sequence[Recorded]) -> dict[str, list[RecordedRelease]]:
@@ -167,7 +166,13 @@ def _repeated_entries(rows: torch.Tensor) -> str:
 def findings(runs: Sequence[Recorded], replays: ReplayPool) -> list[Finding]:
     """Findings on several runs of one experiment: everything that does not conform. The first run is replayed."""
     found: list[Finding] = []
-    for check in (variances, independence, _norms, _bare_entries, _coins, _charges, _sizes, record_canaries.mixing):
+    checks: list[Check] = [variances, independence, _norms, _bare_entries, _coins, _charges, _sizes]
+    if sends_sums(runs[0].method):
+        checks += [sum_conformance.shared_noise, sum_conformance.prices]
+        checks += [sum_conformance.coins, sum_conformance.contributions]
+    else:
+        checks.append(record_canaries.mixing)
+    for check in checks:
         found += check(runs)
     return [*found, *_channels(runs[0], replays)]
 

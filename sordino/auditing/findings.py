@@ -17,6 +17,10 @@ SAID = 0.95
 """Confidence of the bounds that are printed."""
 SURE = 0.999
 """Confidence with which a claim is called refuted, all attacks of an audit together."""
+RISK = (1 - SURE) / 1000
+"""Risk of a false alarm of one test of tier 0: an audit makes a few dozen, and audits are made by the thousand."""
+FLOAT32_SLACK = 2e-5
+"""Largest relative change of a variance by rounding to float32."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ Gaussian curves (Mahloujifar et al. 2024) and, as an estimate, the difference of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,6 +28,8 @@ from sordino.auditing.bounds import best_one_run, mean_difference, one_run, one_
 from sordino.auditing.client_canaries import EXCESS_LENGTH, entrywise
 from sordino.auditing.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.auditing.recorded_run import Recorded, record
+from sordino.auditing.sum_conformance import unknown_to
+from sordino.auditing.worlds import sends_sums
 from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
@@ -46,6 +48,8 @@ MAX_SOLVED = 20_000
 """Most parameters of a model in which canaries are told apart by least squares."""
 CANARY_RECORDS = 100
 """Number of canary records that join a client's own."""
+HOSTS = 4
+"""Most clients whose records canaries join where sums over all clients' records leave."""
 Presumed = Literal["nothing", "curve", "all"]
 """Assumption of a bound about the scores: `nothing`, that what they are made of was behind Gaussian noise (`curve`), or
 that they are normal themselves (`all`)."""
@@ -146,6 +150,8 @@ def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[l
 
     Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
     """
+    if sends_sums(first.method):
+        return _of_sums(first, number, risk)
     if first.method.unit.record_level:
         return _of_records(first.prepared, record_canaries.target_of(first), number, risk)
     if first.prepared.mechanism is not FLOATS:
@@ -261,15 +267,8 @@ def _bound_scores(
 def _of_records(prepared: Prepared, target: int, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
     """Canary records at one client, looked for in what the server sees of it."""
     random = np.random.default_rng([number, prepared.experiment.seed])
-    own = prepared.data.clients[target]
-    x = torch.from_numpy(random.normal(size=(CANARY_RECORDS, *prepared.data.shape))).float() * 3 * own.x.abs().max()
-    y = prepared.data.task.draw(CANARY_RECORDS, random)
-    coins = random.permutation(CANARY_RECORDS) < CANARY_RECORDS // 2
-    there = torch.from_numpy(coins)
-    joined = ClientData(own.name, torch.cat([own.x, x[there]]), torch.cat([own.y, y[there]]), own.x_test, own.y_test)
-    everybody: list[Any] = [*prepared.data.clients]
-    everybody[target] = joined
-    recorded = record(replace(prepared, data=replace(prepared.data, clients=tuple(everybody))), number)
+    x, y, coins = _draw_canaries(prepared, target, CANARY_RECORDS, random)
+    recorded = record(_with_canaries(prepared, {target: (x, y, coins)}), number)
     scores = np.zeros(CANARY_RECORDS)
     for exchange in recorded.exchanges_of(target):
         place = list(exchange.question.clients).index(target)
@@ -291,6 +290,63 @@ def _of_records(prepared: Prepared, target: int, number: int, risk: float) -> tu
         )
         found, findings = [*found, attack], [*findings, finding]
     return _with_paid(recorded, found), findings
+
+
+Canaries = tuple[Tensor, Tensor, np.ndarray]
+"""Features and targets of canary records, and whether each of them is there."""
+
+
+def _draw_canaries(prepared: Prepared, client: int, count: int, random: np.random.Generator) -> Canaries:
+    """Draw records that are three times as large as any of the client's, half of which are there."""
+    own = prepared.data.clients[client]
+    x = torch.from_numpy(random.normal(size=(count, *prepared.data.shape))).float() * 3 * own.x.abs().max()
+    y = prepared.data.task.draw(count, random)
+    return x, y, random.permutation(count) < count // 2
+
+
+def _with_canaries(prepared: Prepared, canaries: Mapping[int, Canaries]) -> Prepared:
+    """The experiment in which the canaries that are there join their clients' records."""
+    everybody: list[Any] = [*prepared.data.clients]
+    for client, (x, y, coins) in canaries.items():
+        own, there = everybody[client], torch.from_numpy(coins)
+        all_x, all_y = torch.cat([own.x, x[there]]), torch.cat([own.y, y[there]])
+        everybody[client] = ClientData(own.name, all_x, all_y, own.x_test, own.y_test)
+    return replace(prepared, data=replace(prepared.data, clients=tuple(everybody)))
+
+
+def _of_sums(first: Recorded, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
+    """Canary records at several clients, looked for in sums over all clients' records as each observer sees them: less
+    the messages that it knows."""
+    prepared, random = first.prepared, np.random.default_rng([number, first.prepared.experiment.seed])
+    spent = first.ledger.record_epsilons(prepared.allowance.of_records.observer, prepared.budget.delta)
+    hosts = sorted(spent, key=lambda client: (spent[client], len(first.exchanges_of(client))))[-HOSTS:]
+    canaries = {host: _draw_canaries(prepared, host, CANARY_RECORDS // len(hosts), random) for host in hosts}
+    recorded = record(_with_canaries(prepared, canaries), number)
+    scores: dict[View, dict[int, np.ndarray]] = {}
+    for exchange in recorded.transcript.exchanges:
+        told = exchange.question.message.values()
+        model = next((one for one in told if isinstance(one, Tensor) and one.shape == prepared.initial.shape), None)
+        clients = list(exchange.public.clients)
+        for name, release in exchange.releases.items():
+            if model is None or not release.made_of_gradients:
+                continue
+            rows = recorded.gate.read(release, exchange.answer.values[name], exchange.public).double()
+            for host in (host for host in hosts if host in clients):
+                x, y, _ = canaries[host]
+                along = _along(recorded, model, x, y)
+                for view in (view for view in VIEWS if exchange.sees(name, view)):
+                    left = [clients.index(client) for client in unknown_to(view, recorded, clients, host)]
+                    mine = scores.setdefault(view, {}).setdefault(host, np.zeros(len(y)))
+                    mine += along @ rows[left].sum(dim=0).numpy()
+    sampled = any(toss.rate < 1 for toss in recorded.source.tosses)  # then no curve of Gaussians holds
+    found = []
+    for view, by_host in scores.items():
+        coins = np.concatenate([canaries[host][2] for host in by_host])
+        presumed: Presumed = "nothing" if sampled else "curve"
+        values, delta = np.concatenate(list(by_host.values())), prepared.budget.delta
+        name = f"canary records in one run, seen by the {view}"
+        found.append(_bound_scores(name, view, values, coins, delta, risk / len(VIEWS), presumed))
+    return _with_paid(recorded, [attack for attack, _ in found]), [finding for _, finding in found]
 
 
 def _along(recorded: Recorded, model: Tensor, x: Tensor, y: Tensor) -> np.ndarray:

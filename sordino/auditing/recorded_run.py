@@ -8,11 +8,12 @@ never uses a draw of a run.
 from __future__ import annotations
 
 import contextlib
+import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from sordino.auditing.recorder import Watching, WatchingSource
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Clients
 from sordino.federation.rounds import RoundReport
-from sordino.federation.run_state import TransientState
+from sordino.federation.run_state import Restored, TransientState
 from sordino.federation.transcript import Exchange, Transcript
 from sordino.federation.transport import Transport
 from sordino.method import Method
@@ -47,6 +48,18 @@ class StoppingState(TransientState):
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         if report.round == self.stop_after:
             raise StoppedHere
+
+
+@dataclass
+class LosingState(StoppingState):
+    """State of a run that loses the round after which it is stopped: what was charged for it stays charged."""
+
+    saves_every_round: ClassVar[bool] = True
+    kept: Restored | None = None
+    """Point at which the lost round began; None at the beginning of the run."""
+
+    def save(self, now: Restored) -> None:
+        self.kept = copy.deepcopy(now)
 
 
 @dataclass(frozen=True)
@@ -87,6 +100,7 @@ def record(
     number: int = 0,
     stop_after: int | None = None,
     around: Callable[[Transport], Transport] | None = None,
+    loses: bool = False,
 ) -> Recorded:
     """Run a prepared experiment and record everything.
 
@@ -95,11 +109,13 @@ def record(
         number: Tells the noise of this run from that of other audits of the experiment.
         stop_after: The run is stopped after this round, and resumed as one that was killed is.
         around: Puts something between the server and its clients.
+        loses: The run loses the round after which it is stopped, and asks its questions again, as another attempt.
     """
     method = prepared.method
     mechanism, source = Watching(prepared.mechanism), WatchingSource(other_noise(prepared, number))
     gate, transcript = Gate(prepared.allowance, source, mechanism), Transcript()
-    state = StoppingState(Ledger(prepared.schedule.clients, method.unit), None, transcript, stop_after)
+    kind = LosingState if loses else StoppingState
+    state = kind(Ledger(prepared.schedule.clients, method.unit), None, transcript, stop_after)
     resumed_at = None
     with simulate_alone(prepared, gate) as simulation:
         transport: Transport = simulation if around is None else around(simulation)
@@ -107,8 +123,9 @@ def record(
         try:
             server.run_script(prepared.initial)
         except StoppedHere:
-            now = replace(server.end().now, over=False)  # the script was stopped, and has not come to its end
-            resumed_at = now.questions
+            ended_at = server.end().now
+            now = state.kept if isinstance(state, LosingState) else replace(ended_at, over=False)  # it has not ended
+            resumed_at = ended_at.questions
             state = StoppingState(state.ledger, now, transcript)
             server = assemble(prepared, transport, state, gate=gate, ground=prepared.ground, evaluate=False)
             server.run_script(prepared.initial)

@@ -6,6 +6,10 @@ bare, which costs infinity; the script is handed what it had read, and nothing e
 on records: whom the script asks and how often, what it tells them and what it ends with, what else clients send, how
 long their messages are, how much noise is on them, and what clients remember of them must be the same, bit by bit.
 Whatever is not has found a way round the noise.
+
+Sums over all clients' records are hidden by coins that only a client knows, and by noise of which its own message has a
+share. They are replayed with other coins too, which nothing but noised values may show, and with other shares in the
+same sums: nothing that a client sends may depend on its own thinly noised messages.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from torch import Tensor
 from sordino.assembly import assemble
 from sordino.auditing.recorded_run import Recorded, simulate_alone
 from sordino.auditing.recorder import RecordedRelease, noise_on_each, noise_under
-from sordino.auditing.worlds import WORLDS
+from sordino.auditing.worlds import OTHER_COINS, OTHER_SHARES, WORLDS, worlds_of
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
 from sordino.federation.message import digest
@@ -38,11 +42,11 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.gate import Gate, Passed
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
-from sordino.privacy.noise import Source
+from sordino.privacy.noise import Seeded, Source
 from sordino.privacy.release import Cover, Public, Releases, due
 from sordino.store.checkpoint import encode
 
-SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
+SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE, OWN = (
     "hidden channel",
     "cohort",
     "data in the noise",
@@ -51,6 +55,7 @@ SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
     "public state",
     "number of gradients",
     "failure",
+    "own message",
 )
 """Kinds of things that may turn out to depend on records."""
 
@@ -110,7 +115,7 @@ class ReplayPool:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
         self._team: list[tuple[Any, Connection]] = []
-        for world in WORLDS[prepared.method.unit] if hasattr(os, "fork") else ():
+        for world in worlds_of(prepared.method) if hasattr(os, "fork") else ():
             here, there = multiprocessing.Pipe()
             others = [here, *(pipe for _, pipe in self._team)]
             process: Any = multiprocessing.get_context("fork").Process(
@@ -127,7 +132,7 @@ class ReplayPool:
         found: dict[str, str] = {}
         if not self._team:
             whole = recording.with_releases(self._prepared.method)
-            leaks = [replay(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
+            leaks = [replay(self._prepared, world, whole) for world in worlds_of(self._prepared.method)]
             return {kind: sentence for one in reversed(leaks) for kind, sentence in one.items()}
         packed = pickle.dumps(recording)
         for _, pipe in reversed(self._team):  # what the first world tells stays
@@ -159,15 +164,20 @@ def replay(prepared: Prepared, world: str, recording: Recording) -> dict[str, st
 
     Args:
         prepared: the experiment that was recorded.
-        world: description of the world, a key of `WORLDS`.
+        world: description of the world, one of `worlds_of`.
         recording: what is needed of the recorded run.
     """
-    leaks = Leaks(world)
-    prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
+    leaks, change = Leaks(world), WORLDS[prepared.method.unit].get(world)
+    prepared = prepared if change is None else replace(prepared, data=change(prepared.data))
     mechanism = ReplayedMechanism(prepared.mechanism, leaks, recording.passages)
     exchanges = {one.question.number: one for one in recording.exchanges}
     gate = ReplayedGate(
-        prepared.allowance, recording.noise, mechanism, leaks=leaks, exchanges=exchanges, unpriced=recording.unpriced
+        prepared.allowance,
+        _source(recording.noise, world),
+        mechanism,
+        leaks=leaks,
+        exchanges=exchanges,
+        unpriced=recording.unpriced,
     )
     with simulate_alone(prepared, gate) as transport:
         script = ReplayedServer(prepared, recording, gate, transport, leaks)
@@ -186,6 +196,27 @@ def replay(prepared: Prepared, world: str, recording: Recording) -> dict[str, st
     return leaks.sentences
 
 
+def _source(recorded: Source, world: str) -> Source:
+    """Randomness of a world, where coins or noise may be others than the `recorded` ones."""
+    if world not in (OTHER_COINS, OTHER_SHARES):
+        return recorded
+    assert isinstance(recorded, Seeded)
+    return OtherSource(recorded, replace(recorded, identity=f"{world} than {recorded.identity}"), world)
+
+
+@dataclass
+class OtherSource:
+    """Source whose coins, or whose noise, are those of another one."""
+
+    of: Source
+    other: Source
+    world: str
+
+    def __getattr__(self, name: str) -> Any:
+        others = {OTHER_COINS: ("coins",), OTHER_SHARES: ("normals", "rows", "words")}[self.world]
+        return getattr(self.other if name in others else self.of, name)
+
+
 @dataclass
 class ReplayedMechanism:
     """A mechanism out of which comes what came before, whatever goes in; how much noise is asked for is compared."""
@@ -194,8 +225,12 @@ class ReplayedMechanism:
     leaks: Leaks
     passages: Sequence[RecordedRelease]
     taken: set[tuple[object, ...]] = field(default_factory=set)
+    repeats: bool = True
+    """Whether the first question came to the recorded values: a step with randomness of its own does not repeat
+    itself."""
 
     def __post_init__(self) -> None:
+        self._first = min((one.purpose[0] for one in self.passages if one.purpose[0] != "gradient"), default=0)
         self._known = {(*one.purpose, one.client, one.number): one for one in self.passages}
 
     def check(self, cover: Cover) -> None:
@@ -207,6 +242,8 @@ class ReplayedMechanism:
             noise, bound, _ = noise_under(cover, place, rows.shape[1])
             if passage is not None and not (same_bits(noise, passage.deviations) and bound == passage.bound):
                 self.leaks.tell(NOISE, f"with {self.leaks.world} {purpose[-1]} has other noise or another bound")
+            if self.leaks.world == OTHER_SHARES and passage is not None:
+                self._compare(purpose, rows[place].cpu(), passage)
         return self.of.noised(rows, cover, source, purpose, clients)
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
@@ -228,6 +265,14 @@ class ReplayedMechanism:
 
     def mean(self, rows: Tensor, cover: Cover) -> Tensor:
         return self.of.mean(rows, cover)
+
+    def _compare(self, purpose: Purpose, row: Tensor, passage: RecordedRelease) -> None:
+        """Tell of a message that depends on the noise of its client's earlier ones."""
+        same = same_bits(row, passage.before)
+        if purpose[0] == self._first:
+            self.repeats = self.repeats and same
+        elif self.repeats and not same:
+            self.leaks.tell(OWN, f"{purpose[-1]} depends on its client's own earlier messages, not on their sum alone")
 
     def compare_end(self) -> None:
         """Tell of what passed before, and did not with other records."""
@@ -261,8 +306,9 @@ class ReplayedGate(Gate):
             if rows.shape != before.shape or rows.dtype != before.dtype:
                 self.leaks.tell(LENGTH, f"with {self.leaks.world} {name} has another length")
             elif not self._hidden(releases, name, question, rows, public) and not same_bits(rows.cpu(), before):
-                self.leaks.tell(SENT, f"{name} depends on records, has no noise, and costs less than infinity")
-            values[name] = before.to(rows.device)
+                what = self.leaks.world if self.leaks.world in (OTHER_COINS, OTHER_SHARES) else "records"
+                self.leaks.tell(SENT, f"{name} depends on {what}, has no noise, and costs less than infinity")
+            values[name] = rows if self.leaks.world == OTHER_SHARES else before.to(rows.device)
         return replace(passed, values=values)
 
     def _hidden(self, releases: Releases, name: str, question: int, rows: Tensor, public: Public) -> bool:

@@ -29,7 +29,6 @@ from sordino.federation.execution import stack_size
 from sordino.federation.message import Each
 from sordino.federation.transcript import Exchange
 from sordino.method import Method
-from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Releases, all_releases
 from sordino.privacy.views import VIEWS, View
@@ -169,7 +168,7 @@ class _Copies:
         method = prepared.method if of_records else _with_coins(prepared.method)
         allowance = recorded.gate.allowance
         if of_records:
-            allowance = replace(allowance, records=_copied_plan(allowance.of_records, target, count))
+            allowance = replace(allowance, records=allowance.of_records.repeated(target, count))
         gate = Gate(allowance, other_noise(prepared, number), recorded.mechanism.of)
         # What is not finite contributes nothing, but a step that sees bare records could not compute with it.
         bare = any(not release.private for release in all_releases(prepared.method.steps()))
@@ -190,7 +189,7 @@ class _Copies:
         """Answer a recorded question with all copies: their rows by release, and the bytes of each. Their own
         thresholds are multiplied by `factors`."""
         message = {
-            key: _copy_value(value, self._target, self._count) for key, value in exchange.question.message.items()
+            key: copy_value(value, self._target, self._count) for key, value in exchange.question.message.items()
         }
         for key in _thresholds(exchange):
             rows = message[key].values
@@ -278,12 +277,7 @@ def _copies(data: FederatedData, target: int, coins: np.ndarray, emptied: float 
     return replace(data, clients=Dealt(names, train, tests))
 
 
-def _copied_plan(plan: RecordPlan, target: int, copies: int) -> RecordPlan:
-    """Plan of the copies' records: each may spend what the target's may."""
-    return replace(plan, **{name: np.repeat(rows[target : target + 1], copies) for name, rows in vars(plan).items()})
-
-
-def _copy_value(value: Any, target: int, copies: int) -> Any:
+def copy_value(value: Any, target: int, copies: int) -> Any:
     """A value of a message as the copies receive it: what was the target's own is each copy's own."""
     if not isinstance(value, Each):
         return value

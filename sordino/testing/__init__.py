@@ -8,7 +8,8 @@ It runs the method on a few clients through the code that really runs. It checks
 that everything which leaves is bounded, that the noise is the one that is charged and no draw is used twice, that
 clients do not influence each other's memory, that private memory is in no message, and that a run which is stopped and
 resumed ends as one that was not. At record level it also checks single records: who enters a batch, what one record
-contributes to a sum, and that validation records are not trained on. An `AssertionError` names the check that fails.
+contributes to a sum, that validation records are not trained on, and where noise is shared out over the clients'
+messages what one of these carries of it. An `AssertionError` names the check that fails.
 
 A battery that passes does not prove an epsilon; one that fails disproves it.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.method import Method
-from sordino.testing import exits, records, runs
+from sordino.testing import exits, records, runs, sums
 from sordino.testing.case import Case
 
 __all__ = ["CHECKS", "check_method"]
@@ -35,6 +36,8 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     exits.what_a_step_changes_in_place_changes_nothing,
     records.records_are_sampled_clipped_and_noised_as_charged,
     records.records_set_aside_are_judged_and_not_trained_on,
+    sums.sums_over_records_are_sampled_clipped_and_noised_as_charged,
+    sums.sums_over_records_are_bounded_and_covered,
     runs.stacked_and_one_by_one_agree,
     runs.the_number_of_workers_changes_no_bit,
     runs.a_stopped_run_ends_as_if_it_had_not_been,

@@ -1,0 +1,227 @@
+"""Tier 1 where sums over all clients' records leave with shared noise: a canary record in the sum, for each observer.
+
+One sum is attacked with coins forced: every canary that is there enters the batch, the others contribute nothing. It
+goes through the production path: gradients of single records, thresholds, the gate's sum, every client's share of the
+noise and the gate's mean over the cohort. An observer subtracts what it knows: the other records' sums, and the shares
+of the noise that it knows (a peer its own, the server all but the target's).
+
+What this finds of one sum (its mu is at least so large) is put together with how many sums passed in the recorded run.
+All sums over one draw of coins are one Gaussian. Without sampling the Gaussians add up in closed form; sampled ones are
+composed as privacy-loss distributions, rounded down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino import models
+from sordino.auditing.client_canaries import EXCESS_LENGTH, QUESTION_STRIDE, Tiled
+from sordino.auditing.findings import SAID, SURE, Attack, Scores
+from sordino.auditing.record_canaries import CANARIES, CANARY_FEATURE, Base, lower_epsilon, target_of
+from sordino.auditing.recorded_run import Recorded, other_noise
+from sordino.auditing.recorder import RecordedRelease
+from sordino.auditing.sum_conformance import is_record_sum, messages, unknown_to
+from sordino.federation.transcript import Exchange
+from sordino.learning.network import Learner
+from sordino.learning.per_record import Bookkeeper
+from sordino.privacy.accounting.sampled_gaussian import Recipe
+from sordino.privacy.gate import Gate
+from sordino.privacy.gradients import PrivateRecords, Stack
+from sordino.privacy.release import Public, Release
+from sordino.privacy.sealed import Sealed, open_sealed
+from sordino.privacy.views import VIEWS, View
+from sordino.tasks import Classification
+
+Bases = dict[tuple[str, View], Base]
+"""Attack on one sum, by release and observer."""
+
+
+def attacks(recorded: Recorded, trials: int, number: int = 1, risk: float = 1 - SURE) -> list[Attack]:
+    """Attack what is claimed for a record against each observer.
+
+    Args:
+        recorded: the run whose gate is attacked.
+        trials: number of trials for each release.
+        number: sets the noise of this attack apart from others.
+        risk: probability that any claim is refuted by chance.
+    """
+    target, delta = target_of(recorded), recorded.prepared.budget.delta
+    bases = dict(_bases(recorded, target, trials, number))
+    found = []
+    for view in VIEWS:
+        mine = {name: base for (name, seen_by), base in bases.items() if seen_by == view}
+        if not mine:
+            continue
+        said = lower_epsilon(_recipe(recorded, target, view, mine, 1 - (1 - SAID) / len(mine)), delta)
+        surely = lower_epsilon(_recipe(recorded, target, view, mine, 1 - risk / len(bases)), delta)
+        shown = min(mine.values(), key=lambda base: base.multiplier)
+        attack = Attack("canary record in the sum", view, said, surely, 0.0, shown.scores, 1 / shown.multiplier)
+        found.append(attack)
+    return found
+
+
+def _recipe(recorded: Recorded, target: int, view: View, bases: dict[str, Base], confidence: float) -> Recipe:
+    """Recipe that a record of the target went through at least, as an observer sees it."""
+    reached = {name: base.reached(confidence) for name, base in bases.items()}
+    rates = {(int(toss.purpose[0]), int(toss.purpose[1])): toss.rate for toss in recorded.source.tosses}
+    sent, found = messages(recorded), Counter[tuple[float, float]]()
+    for exchange in recorded.exchanges_of(target):
+        number, drawn = exchange.question.number, 0.0
+        for name in (name for name in bases if name in exchange.releases and exchange.sees(name, view)):
+            cost = (reached[name] / _multiplier(recorded, exchange, name, sent[number, name], target, view)) ** 2
+            if exchange.releases[name].drawn:
+                drawn += cost
+            elif cost:
+                found[1.0, 1 / math.sqrt(cost)] += 1
+        if drawn:
+            found[rates.get((number, target), 1.0), 1 / math.sqrt(drawn)] += 1
+    return tuple((rate, multiplier, count) for (rate, multiplier), count in found.items())
+
+
+def _multiplier(
+    recorded: Recorded, exchange: Exchange, name: str, rows: dict[int, RecordedRelease], target: int, view: View
+) -> float:
+    """Noise of a sum over the bound of one record, as an observer meets it, by the noise that messages really had."""
+    mine = [rows[client] for client in _left(recorded, exchange, name, target, view)]
+    cover = exchange.releases[name].cover(len(mine[0].before), recorded.gate.allowance, exchange.public)
+    assert cover is not None
+    variance = torch.stack([one.deviations for one in mine]).square().sum(dim=0)
+    return math.sqrt(float(variance.min())) / float(cover.bounds.max())
+
+
+def _left(recorded: Recorded, exchange: Exchange, name: str, target: int, view: View) -> list[int]:
+    """Clients whose noise is left to an observer when it has subtracted what it knows."""
+    seen = "server" if exchange.sees(name, view) == "rows" else view
+    return unknown_to(seen, recorded, list(exchange.public.clients), target)
+
+
+def _bases(recorded: Recorded, target: int, trials: int, number: int) -> Iterator[tuple[tuple[str, View], Base]]:
+    """Attack each release of the target's records once, for every observer."""
+    gate = replace(recorded.gate, source=other_noise(recorded.prepared, number), mechanism=recorded.mechanism.of)
+    attacked = set()
+    for exchange in recorded.exchanges_of(target):
+        for name, release in exchange.releases.items():
+            cover = release.cover(exchange.answer.values[name].shape[1], gate.allowance, exchange.public)
+            if name in attacked or not is_record_sum(release) or cover is None or not float(cover.deviations.min()):
+                continue
+            attacked.add(name)
+            shots = _Shots(recorded, gate, exchange, name, target)
+            scores = shots.of_gradients(trials) if release.made_of_gradients else shots.of_records(trials)
+            for view, (inside, outside) in scores.items():
+                yield (name, view), Base(shots.multiplier(view), Scores.of(inside, outside))
+
+
+Seen = dict[View, tuple[np.ndarray, np.ndarray]]
+"""Scores of trials with the canary and without, by observer."""
+
+
+@dataclass(frozen=True)
+class _Shots:
+    """Many trials of one release."""
+
+    recorded: Recorded
+    gate: Gate
+    exchange: Exchange
+    name: str
+    target: int
+
+    @property
+    def release(self) -> Release:
+        return self.exchange.releases[self.name]
+
+    @property
+    def place(self) -> int:
+        return list(self.exchange.public.clients).index(self.target)
+
+    def multiplier(self, view: View) -> float:
+        """Noise of the sum over the bound of one record, as an observer meets it, by the noise that is declared."""
+        cover = self.release.cover(1, self.gate.allowance, self.exchange.public)
+        assert cover is not None
+        shares = len(_left(self.recorded, self.exchange, self.name, self.target, view))
+        return math.sqrt(shares) * float(cover.deviations.min() / cover.bounds.max())
+
+    def of_gradients(self, trials: int) -> Seen:
+        """Sums of gradients of a client all of whose records are canaries, or are not there.
+
+        Each canary has a feature of its own, so that those of one sum are trials that do not touch each other.
+        """
+        plan = self.gate.allowance.of_records
+        forced = replace(plan, sampling=np.ones_like(plan.sampling))
+        gate = replace(self.gate, allowance=replace(self.gate.allowance, records=forced))
+        learner = Learner(models.build("logistic", (CANARIES,), 2), Classification.numbered(2))
+        clients = list(self.exchange.public.clients)
+        public = Public(self.exchange.public.message, clients, {}, learner.layout.layers)
+        thresholds = self.release.thresholds(public)
+        assert thresholds is not None
+        clip = thresholds.of(self.place)
+        long = max(CANARY_FEATURE, EXCESS_LENGTH * 2 * float(clip))
+        random = np.random.default_rng(gate.source.key("canaries", self.name))
+        found: dict[View, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for batch in range(math.ceil(trials / CANARIES)):
+            there = torch.from_numpy(random.permutation(CANARIES) < CANARIES // 2)
+            x, question = (long * torch.eye(CANARIES))[there], QUESTION_STRIDE + batch
+            messages = torch.zeros(len(clients), learner.layout.size)
+            messages[self.place] = self._gradients(gate, question, clip, x, learner)
+            sealed = Sealed(messages, "training", "sum of gradients", "sum")
+            rows = gate.passes({self.name: self.release}, {self.name: sealed}, question, public).values[self.name]
+            for view, values in self._observe(gate, self.release, rows, public).items():
+                columns = values[: 2 * CANARIES].reshape(2, CANARIES)
+                score = ((columns[1] - columns[0]) / math.sqrt(2)).numpy()
+                found.setdefault(view, []).append((score[there.numpy()], score[~there.numpy()]))
+        return {view: (_joined(parts, 0), _joined(parts, 1)) for view, parts in found.items()}
+
+    def _gradients(self, gate: Gate, question: int, clip: Tensor, x: Tensor, learner: Learner) -> Tensor:
+        """The target's sum at a network of zeros, taken as the run takes it."""
+        y, others = torch.zeros(len(x), dtype=torch.int64), len(gate.allowance.of_records.steps)
+        if self.recorded.prepared.choice.engine == "stacked" and others > 1:
+            both = [self.target, 0 if self.target else 1]
+            batches = gate.batches(question, both, clip.reshape(1, 1).expand(2, 1), self.release.normalised)
+            stack = Stack(torch.stack([x, x]), torch.stack([y, y]), [len(y)] * 2, learner, None, batches)
+            sealed = stack.gradient_sums(torch.zeros(2, learner.layout.size), stack.figures["place"])
+            return open_sealed(sealed)[0]
+        (batch,) = gate.batches(question, [self.target], clip.reshape(1, 1), self.release.normalised)
+        data = PrivateRecords(x, y, torch.zeros(len(y), dtype=torch.bool), Bookkeeper(learner), None, batch=batch)
+        return open_sealed(data.gradient_sum(torch.zeros(learner.layout.size)))[0]
+
+    def of_records(self, trials: int) -> Seen:
+        """Sums of a vector for each record, of which the canary's is too long, or nothing."""
+        public, clients = self.exchange.public, len(self.exchange.public.clients)
+        entries = self.exchange.answer.values[self.name].shape[1]
+        cover = self.release.cover(entries, self.gate.allowance, public)
+        assert cover is not None
+        null = torch.zeros(1, entries)
+        canary = null.clone()
+        canary[0, 0] = EXCESS_LENGTH * float(cover.bounds.max())
+        tiled = Tiled(self.release, torch.zeros(1, dtype=torch.int64), canary, null, entries)
+        coins = torch.zeros(clients, trials)
+        coins[self.place] = (torch.arange(trials) % 2 == 0).float()
+        rows = self.gate.passes({self.name: tiled}, {self.name: coins}, QUESTION_STRIDE, public).values[self.name]
+        there = coins[self.place].numpy() > 0
+        seen = self._observe(self.gate, tiled, rows, public)
+        return {view: (values.numpy()[there], values.numpy()[~there]) for view, values in seen.items()}
+
+    def _observe(self, gate: Gate, release: Release, rows: Tensor, public: Public) -> dict[View, Tensor]:
+        """What is left to each observer of a release of the run, in units of the noise that is declared for it."""
+        read, clients = gate.read(release, rows, public).double(), list(public.clients)
+        total = gate.mean(release, rows, public).double() * (len(clients) / release.weight(gate.allowance, public))
+        cover = self.release.cover(1, gate.allowance, public)
+        assert cover is not None
+        found = {}
+        for view in VIEWS:
+            if self.exchange.sees(self.name, view) is not None:
+                left = _left(self.recorded, self.exchange, self.name, self.target, view)
+                known = [place for place, client in enumerate(clients) if client not in left]
+                alone = read[self.place] if left == [self.target] else total - read[known].sum(dim=0)
+                found[view] = alone / (math.sqrt(len(left)) * float(cover.deviations.min()))
+        return found
+
+
+def _joined(parts: list[tuple[np.ndarray, np.ndarray]], side: int) -> np.ndarray:
+    return np.concatenate([part[side] for part in parts])

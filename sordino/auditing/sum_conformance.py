@@ -1,0 +1,329 @@
+"""Tier 0 where sums over all clients' records leave with shared noise: noise of sums, prices, coins, contributions.
+
+One message carries a share of the noise, so that what an observer meets is decided by all messages of a sum together:
+the noise of the whole sum is tested, and its price for every observer. A record is promised that it enters a sum by its
+coin alone: the client that has paid most answers recorded questions again, as many copies whose coins are forced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import chi2, norm
+from torch import Tensor
+
+from sordino.auditing.findings import FLOAT32_SLACK, RISK, Finding
+from sordino.auditing.record_canaries import BATCH, SCALES, VISIBLE, target_of
+from sordino.auditing.recorded_run import Recorded, other_noise
+from sordino.auditing.recorder import RecordedRelease, Tosses, Watching
+from sordino.auditing.side_channels import copy_value
+from sordino.auditing.worlds import sends_sums
+from sordino.data.dataset import Dealt, FederatedData, Split
+from sordino.federation.client import Clients
+from sordino.federation.execution import stack_size
+from sordino.federation.transcript import Exchange
+from sordino.privacy.gate import Gate
+from sordino.privacy.ledger import Row, split_attempt
+from sordino.privacy.noise import Source
+from sordino.privacy.release import Release
+from sordino.privacy.views import VIEWS, View, known_shares
+from sordino.util.processes import single_threaded
+
+ROUNDING = 1e-6
+"""Largest relative excess of a price by rounding."""
+QUIET = 0.1
+"""Factor on records whose gradients are to stay below the threshold, so that a weight that depends on them shows."""
+
+
+def is_record_sum(release: Release) -> bool:
+    """Whether a release is a sum over all clients' records whose noise is shared out over their messages."""
+    return release.summed and release.record_level
+
+
+Messages = dict[tuple[int, str], dict[int, RecordedRelease]]
+"""Recorded messages by question and release, and by client."""
+
+
+def messages(run: Recorded) -> Messages:
+    """Group what passed the mechanism by question and release, and by client."""
+    found: Messages = {}
+    for passage in run.mechanism.passages:
+        if passage.purpose[0] != "gradient":
+            question, name = passage.purpose
+            found.setdefault((int(question), str(name)), {})[passage.client] = passage
+    return found
+
+
+def unknown_to(view: View, run: Recorded, clients: Sequence[int], target: int) -> list[int]:
+    """Clients whose shares of the noise an observer of a sum cannot subtract, the target's among them."""
+    shared = run.gate.allowance.of_records.shared
+    colluders = 0 if shared is None else shared.colluders
+    others = [client for client in clients if client != target]
+    return [target, *others[known_shares(view, len(clients), colluders) :]]
+
+
+def shared_noise(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """Find sums whose noise is smaller than that of their messages together: shares that depend on each other."""
+    squares: dict[tuple[str, View], list[float]] = {}
+    for run in runs:
+        sent = messages(run)
+        for exchange in run.transcript.exchanges:
+            for name in (name for name, release in exchange.releases.items() if is_record_sum(release)):
+                rows = sent.get((exchange.question.number, name), {})
+                for view in VIEWS[:2] if rows else ():
+                    mine = [rows[client] for client in unknown_to(view, run, list(rows), next(iter(rows)))]
+                    noise = torch.stack([one.after.double() - one.before.double() for one in mine]).sum(dim=0)
+                    deviation = torch.stack([one.deviations for one in mine]).square().sum(dim=0).sqrt()
+                    total = squares.setdefault((name, view), [0.0, 0.0])
+                    leaves = deviation > 0
+                    total[0] += float((noise[leaves] / deviation[leaves]).square().sum())
+                    total[1] += float(leaves.sum())
+    for (name, view), (found, count) in squares.items():
+        if count and chi2.cdf(found * (1 + FLOAT32_SLACK), count) < RISK:
+            share = math.sqrt(found / count)
+            sentence = f"{name}: the noise in its sum has {share:.3f} times the deviation that its messages add up to."
+            yield Finding(0, "sum", sentence, refuted=True, views=(view,))
+
+
+def prices(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """Find sums that cost a record more, for an observer, than the ledger says; everything over one draw of coins must
+    be paid by one charge."""
+    for run in runs:
+        rows: dict[int, dict[str, Row]] = {}
+        for row in run.ledger.rows:
+            if row.pool and not row.exposed:
+                rows.setdefault(row.question, {})[row.release] = row
+        rates = {(int(toss.purpose[0]), int(toss.purpose[1])): toss.rate for toss in run.source.tosses}
+        sent = messages(run)
+        for exchange in run.transcript.exchanges:
+            number = exchange.question.number
+            sums = {name: one for name, one in exchange.releases.items() if is_record_sum(one)}
+            drawn = [name for name, release in sums.items() if release.drawn]
+            for group in ([drawn] if drawn else []) + [[name] for name in sums if name not in drawn]:
+                together = {name: sent[number, name] for name in group if (number, name) in sent}
+                paid = [rows.get(number, {})[name] for name in group if name in rows.get(number, {})]
+                tossed = {client: rates.get((number, client), 1.0) for client in exchange.public.clients}
+                found = _undercharged(run, exchange, together, paid, tossed if group == drawn else {})
+                if found is not None:
+                    yield found
+                    return
+
+
+def _undercharged(
+    run: Recorded,
+    exchange: Exchange,
+    sent: dict[str, dict[int, RecordedRelease]],
+    paid: Sequence[Row],
+    tossed: dict[int, float],
+) -> Finding | None:
+    """Finding on the sums over one draw of coins, where their charge is too small for anybody; None where it is not.
+
+    Args:
+        run: the recorded run.
+        exchange: question and answer.
+        sent: recorded messages by release and client.
+        paid: rows of the ledger for these releases.
+        tossed: rate of the coins that each client tossed for them; one where none were.
+    """
+    names = " and ".join(sent)
+    for client in exchange.public.clients:
+        charges = [row.sums()[row.clients().tolist().index(client)] for row in paid if client in row.clients()]
+        rate = max((kind[0] for kind, _ in charges), default=1.0)  # without any charge the price is zero
+        chance = tossed.get(client, 1.0)
+        if chance > rate * (1 + ROUNDING):
+            sentence = f"{names}: records enter with probability {chance:.3g}, but {rate:.3g} is charged."
+            return Finding(0, "coins", sentence, refuted=True)
+        for place, view in enumerate(VIEWS):
+            cost = 0.0
+            for name, rows in sent.items():
+                mine = [rows[one] for one in unknown_to(view, run, list(rows), client)]
+                variance = float(torch.stack([one.deviations for one in mine]).square().sum(dim=0).min())
+                cover = exchange.releases[name].cover(len(mine[0].before), run.gate.allowance, exchange.public)
+                assert cover is not None
+                cost += float(cover.bounds.max()) ** 2 / variance if variance else math.inf
+            each = [count / kind[1][place] ** 2 if kind[1][place] else math.inf for kind, count in charges]
+            # Gaussians over all records add up; of one draw of coins, each charge would claim the secrecy for itself.
+            price = sum(each) if rate == 1 else max(each)
+            if cost > price * (1 + ROUNDING):
+                sentence = f"{names}: mu^2 {price:.4g} is charged for one draw of coins that costs {cost:.4g} ({view})."
+                return Finding(0, "price", sentence, refuted=True, views=(view,))
+    return None
+
+
+def coins(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """Find coins that fall alike in different rounds, at different clients, or in repeated attempts at a question."""
+    limit = float(norm.isf(RISK / 2)) + 1.0
+    for what, pairs in _pairs(runs).items():
+        agreed = expected = variance = 0.0
+        for one, other in pairs:
+            count = min(len(one.fallen), len(other.fallen))
+            chance = one.rate * other.rate + (1 - one.rate) * (1 - other.rate)
+            agreed += float((one.fallen[:count] == other.fallen[:count]).sum())
+            expected, variance = expected + count * chance, variance + count * chance * (1 - chance)
+        if variance and abs(agreed - expected) > limit * math.sqrt(variance):
+            sentence = f"Coins agree {agreed:.0f} times {what}, where independent ones do {expected:.0f} times."
+            yield Finding(0, "coins", sentence, refuted=True)
+
+
+def _pairs(runs: Sequence[Recorded]) -> dict[str, list[tuple[Tosses, Tosses]]]:
+    """Disjoint pairs of draws of coins that must not depend on each other."""
+    found: dict[str, list[tuple[Tosses, Tosses]]] = {}
+    for run in runs:
+        tosses = [toss for toss in run.source.tosses if 0 < toss.rate < 1]
+        groups: dict[tuple[str, object], list[Tosses]] = {}
+        for toss in tosses:
+            number, client = int(toss.purpose[0]), int(toss.purpose[1])
+            groups.setdefault(("from round to round", client), []).append(toss)
+            groups.setdefault(("from client to client", number), []).append(toss)
+            groups.setdefault(("from attempt to attempt", (split_attempt(number)[0], client)), []).append(toss)
+        for (what, _), mine in groups.items():
+            found.setdefault(what, []).extend(zip(mine[::2], mine[1::2], strict=False))
+    return found
+
+
+@dataclass
+class ForcedCoins:
+    """Source whose coins fall as the audit says: for each client a boolean for each record."""
+
+    of: Source
+    masks: Sequence[Tensor]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.of, name)
+
+    def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
+        return self.masks[int(purpose[1])][:count].clone()  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Records of a copy of a client, and which of them are drawn."""
+
+    x: Tensor
+    y: Tensor
+    drawn: Tensor
+
+
+def contributions(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """Find records that move a sum by more than their bound, change what others contribute, or act when they are not
+    drawn."""
+    run = runs[0]
+    if not sends_sums(run.method) or not run.method.is_private():
+        return
+    target = target_of(run)
+    asked: dict[str, list[Exchange]] = {}
+    for exchange in run.exchanges_of(target):
+        if any(is_record_sum(release) for release in exchange.releases.values()):
+            asked.setdefault(exchange.question.step, []).append(exchange)
+    told = set()
+    for exchanges in asked.values():
+        for exchange in {id(one): one for one in (exchanges[0], exchanges[-1])}.values():
+            for finding in _of_exchange(run, target, exchange):
+                if finding.sentence.split(":")[0] not in told:
+                    told.add(finding.sentence.split(":")[0])
+                    yield finding
+
+
+def _of_exchange(run: Recorded, target: int, exchange: Exchange) -> Iterator[Finding]:
+    x, y = (part[:BATCH] for part in run.prepared.data.train.part(target))
+    last, tests = len(y) - 1, []
+    for place, factor in dict.fromkeys([(0, 1.0), (last // 2, 1.0), (last // 2, QUIET), (last, 1.0)]):
+        tests.append(_test(run, factor * x, y, place))
+    sent = _sums(run, target, exchange, [variant for test in tests for variant in test])
+    if sent is None:
+        return  # it draws random numbers
+    for name, release in exchange.releases.items():
+        if not is_record_sum(release):
+            continue
+        cover = release.cover(sent[name].shape[1], run.gate.allowance, exchange.public)
+        assert cover is not None
+        bound = float(cover.bounds.max())
+        moved = others = idle = 0.0
+        for rest, changed, absent, *canaries in sent[name].unflatten(0, (len(tests), -1)):
+            without = rest if release.drawn else absent
+            idle = max(idle, float((changed - rest).norm()) / bound if release.drawn else 0.0)
+            for whole, alone in zip(canaries[::2], canaries[1::2], strict=True):
+                moved = max(moved, float((whole - without).norm()) / bound)
+                others = max(others, float((whole - without - alone).norm()) / bound)
+        if idle > VISIBLE:
+            sentence = f"{name}: a record that is not drawn moves the sum by {idle:.3g} times its bound."
+            yield Finding(0, "not drawn", sentence, refuted=True)
+        elif moved > 1 + VISIBLE:
+            sentence = f"{name}: one record moves the sum by {moved:.3g} times its bound."
+            yield Finding(0, "contribution", sentence, refuted=True)
+        elif others > VISIBLE:
+            sentence = f"{name}: one record changes what others contribute by {others:.3g} times its bound."
+            yield Finding(0, "contribution", sentence, refuted=True)
+
+
+def _test(run: Recorded, x: Tensor, y: Tensor, place: int) -> list[Variant]:
+    """Variants of a canary at one place: all others drawn; the same, while it says something else; the others without
+    it; and for each of its sizes, all drawn, and it alone."""
+    everybody, rest = torch.ones(len(y), dtype=torch.bool), torch.arange(len(y)) != place
+    other, label = x.clone(), y.clone()
+    other[place] *= -SCALES[-1]
+    label[place] = run.prepared.data.task.shift(y[place : place + 1], 1)[0]
+    kept = rest if len(y) > 1 else everybody  # every client has a record
+    found = [Variant(x, y, rest), Variant(other, label, rest), Variant(x[kept], y[kept], everybody[kept])]
+    for scale in (SCALES[0], SCALES[-1]):
+        canary = x.clone()
+        canary[place] *= scale
+        found += [Variant(canary, y, everybody), Variant(canary[~rest], y[~rest], everybody[~rest])]
+    return found
+
+
+def _sums(run: Recorded, target: int, exchange: Exchange, variants: Sequence[Variant]) -> dict[str, Tensor] | None:
+    """Sums before noise that copies of a client send in answer to a question, by release, one row for each variant;
+    None where two equal copies send different ones."""
+    both = [*variants, variants[0]]
+    allowance = run.gate.allowance
+    allowance = replace(allowance, records=allowance.of_records.repeated(target, len(both)))
+    source = ForcedCoins(other_noise(run.prepared, 5), [variant.drawn for variant in both])
+    for training in (True, False):
+        mechanism = Watching(run.mechanism.of)
+        prepared = run.prepared
+        clients = Clients(
+            prepared.method,
+            prepared.learner,
+            _copies(prepared.data, target, both),
+            Gate(allowance, source, mechanism),
+            run.clients.execution,
+            prepared.experiment.device,
+        )
+        clients.learner.module.train(training)
+        _answer(run, clients, target, exchange, len(both))
+        found: dict[str, dict[int, Tensor]] = {}
+        for passage in mechanism.passages:
+            found.setdefault(str(passage.purpose[1]), {})[passage.client] = passage.before.double()
+        stacked = {name: torch.stack([rows[copy] for copy in range(len(both))]) for name, rows in found.items()}
+        if all(torch.allclose(rows[0], rows[-1], rtol=1e-3, atol=1e-6) for rows in stacked.values()):
+            return {name: rows[:-1] for name, rows in stacked.items()}
+    return None
+
+
+def _answer(run: Recorded, clients: Clients, target: int, exchange: Exchange, count: int) -> None:
+    """Let copies of a client answer a recorded question, as many together as the run would let."""
+    method, initial = run.method, run.prepared.initial
+    blank = method.memory(initial) | method.public_memory(initial, run.prepared.learner.layout)
+    me = {name: value.float().expand(count, *value.shape).clone() for name, value in blank.items()}
+    me["participations"] = torch.zeros(count)
+    message = {key: copy_value(value, target, count) for key, value in exchange.question.message.items()}
+    kinds = clients.kinds(exchange.question.step, np.arange(count), np.zeros(count))
+    stack = stack_size(run.prepared.learner.layout.size)
+    with single_threaded():
+        for group in clients.execution.groups(np.arange(count), stack, kinds):
+            question = replace(exchange.question, message=message, clients=group)
+            clients.answer(question, {name: rows[group] for name, rows in me.items()})
+
+
+def _copies(data: FederatedData, target: int, variants: Sequence[Variant]) -> FederatedData:
+    """A federation of copies of one client, each with the records of its variant."""
+    count, test = len(variants), data.test
+    tests = Split(test.x, test.y, *(np.full(count, one[target]) for one in (test.starts, test.sizes)))
+    train = Split.of([(variant.x, variant.y) for variant in variants])
+    return replace(data, clients=Dealt([f"copy-{number}" for number in range(count)], train, tests))
