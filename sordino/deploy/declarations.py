@@ -99,12 +99,12 @@ def check_records(experiment: Experiment, method: Method) -> None:
         return
     if experiment.noise_multiplier is not None:
         raise UserError(
-            "Where records are protected, how long a given noise_multiplier lasts depends on each site's records: "
-            "deploy with an epsilon."
+            "Where records are protected, noise follows from the epsilon that a site reserves before a run: leave out "
+            "noise_multiplier, and deploy with an epsilon."
         )
     if experiment.metrics_share:
         raise UserError(f"{name} protects records, and metrics_share is for what protects sites: leave it out.")
-    if level.varied != "noise":
+    if level.varied != "noise" and not level.record_needs().sums:  # sums have a declared rate
         raise UserError(f"{name} sets sampling rates from all clients' record counts, which nobody has: {SIMULATE}.")
     if level.variant == "paper":
         raise UserError(f"The published noise of {name} does not keep its epsilon: leave out `variant`.")

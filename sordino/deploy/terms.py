@@ -8,6 +8,7 @@ a site's records need depends on how many it has: `DeployedTerms.at_site` works 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from sordino.data.schema import Column, Label, NumberColumn, Schema
 from sordino.deploy import accuracies
 from sordino.deploy.declarations import check_declared, check_records, check_releases, labels_of, shape_of, task_of
 from sordino.deploy.protocol import secure_sum
+from sordino.deploy.protocol.integer_rows import RECORDS_MARGIN
 from sordino.errors import UserError
 from sordino.experiment.budgeting import Calibration, record_level, record_plan
 from sordino.experiment.config import Experiment
@@ -30,12 +32,15 @@ from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner
 from sordino.method import Method
 from sordino.privacy import integers
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_level_plan import check_delta
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import Public, Release, Releases, all_releases, record_needs
+from sordino.privacy.views import VIEWS, View, honest_shares
+from sordino.store.spending import planned_recipes
 from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs
 from sordino.trained.models import Description
 from sordino.version import VERSION
@@ -64,6 +69,14 @@ class AtSites(Calibration):
     """Most entries that leave in one step, where whole clients are protected."""
     parameters: int = 0
     """Parameters of the network."""
+    sums: tuple[int, int] = (1, 0)
+    """Most sums over one drawn batch that leave together, and number of sums over all training records, each of which
+    leaves once."""
+
+    def gap_of_sums(self, view: View) -> Gap:
+        """Return what whole numbers add to an observer's epsilon of all turns, where sums over records leave."""
+        drawn, once = self.sums
+        return Gap((drawn * self.turns + once) * self.parameters, honest_shares(view, self.shares), RECORDS)
 
     def multiplier(self, epsilon: float, delta: float) -> float:
         more = 1 / math.sqrt(1 - self.metrics_share)
@@ -80,9 +93,11 @@ class AtSites(Calibration):
         if not self.whole:
             return super().plan(records, budgets, delta, **settings)
         needs: RecordNeeds = settings["needs"]
+        if needs.sums:
+            return self._plan_sums(records, budgets, delta, **settings)
         # Steps do not depend on the noise: how many there will be says what whole numbers add.
         steps = max(settings["epochs"] * math.ceil(count / settings["batch"]) for count in records)
-        widest = _widest(needs, self.parameters)
+        widest = max(self.parameters, needs.matrix_entries)
         gap = Gap((steps + needs.means + 1) * self.turns * widest, 1, RECORDS)
         least = float(budgets.min())
         if gap.delta(float(budgets.max())) >= delta or gap.epsilon >= least:
@@ -99,6 +114,34 @@ class AtSites(Calibration):
             multipliers=more(plan.multipliers, self.parameters),
             matrix_multipliers=more(plan.matrix_multipliers, widest),
             mean_multipliers=more(plan.mean_multipliers, 1),
+        )
+
+    def _plan_sums(self, records: list[int], budgets: np.ndarray, delta: float, **settings: Any) -> RecordPlan:
+        """Plan sums over the records of all sites: what whole numbers add to epsilon and delta is taken off first, and
+        each share of the noise is larger by what rounding costs.
+
+        Of G sums that have shares s_1 + ... = a of one mu^2, each with d entries, rounding makes the cost larger by at
+        most (1 + x sqrt(G / a))^2, where x is what it costs one sum with all of mu^2: as one with d G / a entries.
+        """
+        (drawn, once), needs, gap = self.sums, settings["needs"], self.gap_of_sums("outsider")
+        least, most = float(budgets.min()), gap.delta(float(budgets.max()))
+        if most >= delta or gap.epsilon >= least:
+            raise UserError(f"epsilon = {least:g} at delta = {delta:g} is less than what whole numbers alone cost.")
+        plan = super().plan(records, (budgets - gap.epsilon) * (1 - 1e-9), delta - most, **settings)
+        assert plan.shared is not None
+        root = math.sqrt(plan.shared.guaranteed)
+
+        def more(multiplier: float, sums: float) -> float:
+            entries = math.ceil(self.parameters * sums)
+            return root * integers.multiplier_charged_as(multiplier / root, entries) if multiplier else 0.0
+
+        of_once = once / needs.sum_share if needs.sum_share else 1.0
+        return dataclasses.replace(
+            plan,
+            budgets=budgets,
+            multipliers=np.array([more(float(z), drawn) for z in plan.multipliers]),
+            sum_multipliers=np.array([more(float(z), of_once) for z in plan.sum_multipliers]),
+            shared=dataclasses.replace(plan.shared, multiplier=more(plan.shared.multiplier, drawn)),
         )
 
 
@@ -144,6 +187,10 @@ class Declared(Facts):
             metrics_share=experiment.metrics_share,
             entries=max(sum(_width(release, learner) for release in one.values()) for one in steps.values()),
             parameters=learner.layout.size,
+            sums=(
+                max(sum(release.drawn for release in one.values()) for one in steps.values()),
+                sum(release.once for release in all_releases(steps)),
+            ),
         )
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
@@ -218,33 +265,60 @@ class DeployedTerms(Terms):
             return self.allowance
         delta, planned = self.budget.delta, self.allowance.of_records
         check_delta(delta, records, self.method.unit, self.experiment.allow_vacuous_delta)
+        if planned.shared is not None:  # noise and rates of sums do not depend on how many records a site has
+            declared = int(planned.trained[number])
+            if records > RECORDS_MARGIN * declared:
+                raise UserError(
+                    f"There are {records:,} training records, more than {RECORDS_MARGIN} times the {declared:,} of "
+                    "records_each: declare about how many a site has, because sums are divided by it."
+                )
+            return self.allowance
         sizes, budgets, needs = np.array([records]), planned.budgets[[number]], record_needs(self.declared)
-        plan = record_plan(self.experiment, level, needs, sizes, budgets, self.schedule, delta, self.calibration)
+        about = (self.schedule, delta, self.calibration, self.minimum)
+        plan = record_plan(self.experiment, level, needs, sizes, budgets, *about)
         # The site's own figures stand under every client's number: it is never asked as anybody else.
-        everywhere = {
-            one.name: np.repeat(getattr(plan, one.name), self.schedule.clients) for one in dataclasses.fields(plan)
-        }
-        return dataclasses.replace(self.allowance, records=RecordPlan(**everywhere))
+        return dataclasses.replace(self.allowance, records=plan.repeated(0, self.schedule.clients))
+
+    def reserved(self, number: int) -> dict[View, float]:
+        """Return the most that all turns may cost the records of client `number`, spare ones included, as each observer
+        meets it: epsilon at the delta of the budget, infinite where the seed is known."""
+        plan, delta = self.allowance.of_records, self.budget.delta
+        if self.seeded:
+            return dict.fromkeys(VIEWS, math.inf)
+        if plan.shared is None:
+            return dict.fromkeys(VIEWS, float(plan.budgets[number]))
+        (recipe,) = planned_recipes(self, self.learner.layout.layers)[number]
+        found: dict[View, float] = {}
+        for place, view in enumerate(VIEWS):
+            seen = tuple((rate, met[place], count) for rate, met, count in recipe)
+            spent = functools.partial(record_epsilon, seen)
+            found[view] = integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta)
+        return found
+
+    @property
+    def widest(self) -> int:
+        """Number of entries of one release of records for which noise is set aside."""
+        return max(self.calibration.parameters, record_needs(self.declared).matrix_entries)
 
     @property
     def largest_answer(self) -> int:
         """Upper bound of a site's answer in bytes: twice its entries as 64-bit numbers, and room for what goes with
         them to each other site."""
-        widest = _widest(record_needs(self.declared), self.calibration.parameters)
         steps = [
-            sum(max(_width(one, self.learner), widest * getattr(one, "times", 1)) for one in releases.values())
+            sum(max(_width(one, self.learner), self.widest * getattr(one, "times", 1)) for one in releases.values())
             for releases in self.steps().values()
         ]
         return 2 * 8 * max(steps) + ROOM_EACH * self.schedule.clients + ROOM
 
     def check_reserved(self, rows: Sequence[Row]) -> None:
         """Refuse a release of records that has more entries, each of them rounded, than noise was set aside for."""
-        widest = _widest(record_needs(self.declared), self.calibration.parameters)
         for row in rows:
-            if row.pool and row.entries > widest * row.histories()[:, 2].max(initial=1.0):
+            together = sum(release.drawn for release in self.declared.get(row.step, {}).values())
+            if row.pool and row.entries > self.widest * max(together, row.histories()[:, 2].max(initial=1.0)):
                 raise UserError(
-                    f"{row.release} of {row.step} has {row.entries:,} entries, but noise is set aside for {widest:,}: "
-                    "declare the matrix's side."
+                    f"{row.release} of {row.step} has {row.entries:,} entries, but noise is set aside for "
+                    f"{self.widest:,}: "
+                    "declare a matrix's side, and send sums no longer than the model."
                 )
 
 
@@ -279,8 +353,3 @@ def is_summed(experiment: Experiment, releases: Collection[Release]) -> bool:
 def _width(release: Release, learner: Learner) -> int:
     """Number of entries of a release; zero where that follows from messages."""
     return release.width(Public({}, layers=learner.layout.layers)) or 0
-
-
-def _widest(needs: RecordNeeds, parameters: int) -> int:
-    """Number of entries of one release for which noise is set aside."""
-    return max(parameters, needs.matrix_entries)

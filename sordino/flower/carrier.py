@@ -60,7 +60,7 @@ clientapp = "sordino:none"
 """
 """App without code, which Flower demands for a run; nothing of it is ever loaded."""
 HEARTBEAT_SECONDS = 10.0
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 SLOWEST_POLL = 1.0
 RETRY_SECONDS = 1.0
 """Seconds after a failure until a site is asked again; it may be back."""

@@ -187,6 +187,7 @@ def _answer_messages(
     """Answer messages one by one until `stop` returns true."""
     pause = FIRST_POLL
     while not stop():
+        asked = time.monotonic()
         try:
             message = connection.receive()
             if message is not None:
@@ -198,7 +199,7 @@ def _answer_messages(
         except (httpx.HTTPError, ValueError) as error:
             if not _keeps_connection(error):
                 raise ConnectionLostError from error
-        time.sleep(pause)
+        time.sleep(max(0.0, pause - (time.monotonic() - asked)))  # the server may have held the request
         pause = min(GROWTH * pause, max_pause)
 
 

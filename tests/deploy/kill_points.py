@@ -51,6 +51,8 @@ POINTS: list[tuple[Any, str, int]] = [
     (Site, "answer", 24),
 ]
 """What a process may die at, and at which call at the latest."""
+CASES: tuple[dict[str, Any], ...] = ({}, {"method": "dp-fedsgd", "set": {"sampling": 0.5}})
+"""Experiments that trials are made with by turns: sums of sites' updates, and of records' gradients."""
 DYING: list[tuple[Any, str]] = [(SiteLedger, "_commit"), (Witness, "write")]
 """Calls at which a site may die while it answers."""
 
@@ -171,9 +173,10 @@ def verdict(made: Template, store: Store, folders: list[Path], log: Path) -> str
 def trials(count: int, seed: int, folder: Path, tell: Callable[[str], None] = print) -> list[str]:
     """So many trials; what was wrong with each that failed."""
     torch.set_num_threads(1)
-    made, failures = template(folder / "template"), []
+    made = [template(folder / str(place) / "template", **case) for place, case in enumerate(CASES)]
+    failures = []
     for number in range(seed, seed + count):
-        found = trial(made, folder / "trial", number)
+        found = trial(made[number % len(made)], folder / "trial", number)
         shutil.rmtree(folder / "trial")
         if found:
             failures.append(f"seed {number}: {found}")

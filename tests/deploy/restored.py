@@ -46,6 +46,7 @@ ROUNDS = 2
 METHODS: dict[str, dict[str, Any]] = {
     "summed": {},
     "plain": {"protect_from": "server", "minimum_cohort": 2},
+    "sums over records": {"method": "dp-fedsgd", "records": 300},
     "records": {"method": "dp-fedavg-record", "records": 300},
     "matrix": {"method": "adadp-cfl", "records": 300, "set": {"clipping": "fixed"}},
 }

@@ -48,15 +48,19 @@ CHANGES: dict[str, dict[str, Any]] = {
     "cohort": {"minimum_cohort": 9},
     "too large a cohort": {"minimum_cohort": 11},
     "blend": {"personal": "blend"},
+    "recalibrate": {"personal": "recalibrate"},
     "budgets": {"set": {"budgets": "4:0.6,16:0.6"}},
     "personal layers": {"set": {"personal_layers": 7}},
+    "sampled": {"set": {"sampling": 0.3}},
+    "counted": {"set": {"counts": 0.2, "class_weight": "balanced"}},
+    "quantile": {"set": {"clipping": "quantile", "counts": 0.0}},
 }
-SAMPLED = {*FOREMOST, "nbafl", "fedper", "fedaddp", "rpdp-fl", "mr-mtl-record"}
+SAMPLED = {*FOREMOST, "nbafl", "fedper", "fedaddp", "rpdp-fl", "mr-mtl-record", "dp-fedsgd"}
 """Methods with which every change is tried; unchanged, every method is."""
 ONLY_DEPLOYED = {
     r"simulate it with `sordino run`": "bare and single messages, and sampling by all sites' records, stay here",
     r"leave out `variant`": "published noise that breaks its promise to records is not drawn on real machines",
-    r"deploy with an epsilon": "how long a given noise lasts would tell how many records a site has",
+    r"deploy with an epsilon": "sites reserve an epsilon before a run",
     r"whole numbers alone cost": "only real machines draw noise whose rounding is charged",
     r"could show a single site's message|sites or more": "the server of a simulation is trusted to add up",
 }
@@ -127,6 +131,9 @@ def figures(found: Prepared | DeployedTerms, allowance: Allowance | None = None)
         plan = allowance.records
         known |= {name: getattr(plan, name).tolist() for name in ("budgets", "multipliers", "sampling", "turns")}
         known["matrix"] = plan.matrix_multipliers.tolist()
+        if plan.shared is not None:
+            known |= {"message": plan.shared.of_message(1.0), "counts": plan.sum_multipliers.tolist()}
+            known |= {"protect_from": plan.shared.protect_from, "expected": plan.expected(range(CLIENTS))}
     return known
 
 
@@ -158,7 +165,9 @@ def check_deployment(here: Prepared | str, there: DeployedTerms | str, tolerance
     ours, theirs = figures(here), figures(there)
     assert ours.keys() == theirs.keys()
     for name, figure in ours.items():
-        if name != "message" or not cohort:
+        if isinstance(figure, str):
+            assert theirs[name] == figure, name
+        elif name != "message" or not cohort:
             assert theirs[name] == pytest.approx(figure, rel=tolerance), name
     assert there.disclosed == here.disclosed
     plain = without_figures if tolerance or cohort else list
@@ -177,6 +186,8 @@ def check_site(server: DeployedTerms) -> None:
     assert site.identity == server.identity
     assert (site.notes, site.disclosed) == (server.notes, server.disclosed)
     assert figures(site, site.at_site(0, RECORDS)) == figures(server, server.at_site(0, RECORDS))
+    if site.allowance.records is not None:
+        assert site.reserved(0) == server.reserved(0)
     mine, declared = figures(site, site.at_site(0, RECORDS)), figures(server)
     assert {name: np.ravel(value)[0] for name, value in mine.items()} == {
         name: np.ravel(value)[0] for name, value in declared.items()

@@ -450,7 +450,7 @@ def test_releases_of_unequal_noise_are_not_summed() -> None:
     with pytest.raises(MaskingError, match="not the same for all sites"):
         integer_rows.bits(releases, gate, unequal, 3)
     with pytest.raises(MaskingError, match="not the same for all sites"):
-        integer_rows.check_total({"update": total.reshape(1, -1)}, releases, gate, unequal, 3)
+        integer_rows.check_total({"update": total.reshape(1, -1)}, releases, gate, unequal)
     with pytest.raises(UserError, match="different noise stand for different things"):
         gate.mean_of_sum(releases["update"], total, unequal)
 
@@ -459,9 +459,9 @@ def test_a_sum_is_no_longer_than_the_sites_clips_allow() -> None:
     """Three sites' bounds and what noise may add to them, but not ten times that."""
     releases, noise = {"update": Update("clip")}, Noise(1.0, "outsider", 3, shares=3)
     gate = Gate(Allowance(noise), Secure(Seeded(0)), MECHANISMS["integers"])
-    public = Public({"clip": 0.5}, [0], layers=[4])
+    public = Public({"clip": 0.5}, range(3), layers=[4])
     grid = float(releases["update"].cover(4, gate.allowance, public).deviations[0, 0]) / CLIENTS.deviation
     honest, lying = (torch.tensor([[round(times * 0.5 / grid), 0, 0, 0]]) for times in (3, 60))
-    integer_rows.check_total({"update": honest}, releases, gate, public, 3)
+    integer_rows.check_total({"update": honest}, releases, gate, public)
     with pytest.raises(MaskingError, match="longer than the sites' clips allow"):
-        integer_rows.check_total({"update": lying}, releases, gate, public, 3)
+        integer_rows.check_total({"update": lying}, releases, gate, public)

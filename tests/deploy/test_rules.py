@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import SITE_LIMITS
@@ -20,6 +21,8 @@ from sordino.deploy.site.status import status
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.record_level_plan import plan_records
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded
@@ -27,6 +30,7 @@ from sordino.privacy.release import Public
 from sordino.privacy.unit import Unit
 from sordino.util import files
 
+SUMS = {"method": "dp-fedsgd"}
 CARRIED = {"method": "dp-fedavg", "model": "mlp", "set": {"clip": 0.5}}
 
 
@@ -42,11 +46,12 @@ def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
         method=SimpleNamespace(unit=Unit.RECORD),
         initial=torch.zeros(200_000),
         experiment=SimpleNamespace(personal="own"),
+        allowance=Allowance(records=plan_records([100], np.array([1.0]), 1e-5, batch=10, epochs=1, turns=1)),
     )
-    rules.check_terms(terms)
+    rules.check_terms(terms, 0)
     terms.experiment.personal = "blend"
     with pytest.raises(RefusedError, match="larger than max_message_mb, 1"):
-        rules.check_terms(terms)
+        rules.check_terms(terms, 0)
 
 
 def test_names_that_a_site_knows_are_looked_at_further() -> None:
@@ -79,7 +84,7 @@ def rules(**changes: Any) -> SitePolicy:
             name="north",
             data=Path("records.csv"),
             label="y",
-            **{**SITE_LIMITS, "methods": ("dp-fedavg", "dp-fedavg-record"), **changes},
+            **{**SITE_LIMITS, "methods": ("dp-fedavg", "dp-fedavg-record", "dp-fedsgd"), **changes},
         ),
         None,
     )
@@ -95,17 +100,39 @@ def rules(**changes: Any) -> SitePolicy:
             {"colluders": 2},
             "it assumes at most 1 colluders, but `colluders` is 2",
         ),
+        ({"rounds": 30, "spare_turns": 2}, {"max_rounds": 31}, "in up to 32 rounds, but max_rounds is 31"),
+        (
+            {**SUMS, "set": {"sampling": 0.4}},
+            {"unit": "record", "max_sampling": 0.3},
+            "samples records with probability 0.4, but max_sampling is 0.3",
+        ),
+        (
+            {**SUMS, "minimum_cohort": 7},
+            {"unit": "record", "min_cohort": 8},
+            "minimum_cohort is 7, but min_cohort is 8",
+        ),
+        (
+            {**SUMS, "minimum_cohort": 9, "colluders": 1},
+            {"unit": "record", "colluders": 2},
+            "it assumes at most 1 colluders, but `colluders` is 2",
+        ),
+        ({**SUMS, "active_server": False}, {"unit": "record"}, "it trusts the server to follow the protocol"),
+        (SUMS, {"unit": "client"}, "this site as a whole is to be protected"),
     ],
-    ids=["unit", "min_cohort", "colluders"],
+    ids=[
+        *("unit", "min_cohort", "colluders", "max_rounds", "max_sampling"),
+        *("min_cohort of sums", "colluders of sums", "trusted server of sums", "unit of sums"),
+    ],
 )
 def test_what_the_owner_asks_for_is_kept(asked: dict[str, Any], owner: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RefusedError, match=sentence):
-        rules(**owner).check_terms(terms(**asked))
+        rules(**owner).check_terms(terms(**asked), 0)
 
 
 def test_an_experiment_that_keeps_all_limits_is_allowed() -> None:
-    rules(unit="record").check_terms(terms(method="dp-fedavg-record"))
-    rules(min_cohort=8, colluders=1).check_terms(terms(minimum_cohort=9, colluders=1))
+    rules(unit="record").check_terms(terms(method="dp-fedavg-record"), 0)
+    rules(unit="record", max_rounds=2, max_sampling=1.0, min_cohort=10).check_terms(terms(**SUMS), 0)
+    rules(min_cohort=8, colluders=1).check_terms(terms(minimum_cohort=9, colluders=1), 0)
 
 
 def test_without_a_roster_nobody_elses_noise_is_counted_on() -> None:

@@ -137,7 +137,7 @@ def test_the_server_reserves_each_sites_whole_budget_once() -> None:
         for number, who in enumerate(([0], [0, 1], [1])):
             public = Public({"clip": 1.0}, who, layers=[5])
             ledger.charge({"update": Gradients("clip")}, number, number, "local", allowance, public)
-        assert ledger.record_epsilons(DELTA) == expected
+        assert ledger.record_epsilons("server", DELTA) == expected
         assert ledger.times(PLAN).tolist() == [1, 1]
 
 

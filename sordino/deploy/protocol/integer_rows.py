@@ -12,11 +12,13 @@ from torch import Tensor
 from sordino.deploy.protocol.secure_sum import MaskingError
 from sordino.privacy import integers
 from sordino.privacy.gate import Gate
-from sordino.privacy.integers import CLIENTS
+from sordino.privacy.mechanism import grid_of
 from sordino.privacy.release import Cover, Public, Releases
 
 DEVIATIONS = 12
 """Standard deviations by which honest noise may exceed its expected length: more has a probability below 1e-32."""
+RECORDS_MARGIN = 10
+"""Times the declared number of training records that a site may have, where sums over records leave."""
 
 
 def widths(releases: Releases, public: Public) -> dict[str, int]:
@@ -25,8 +27,14 @@ def widths(releases: Releases, public: Public) -> dict[str, int]:
 
 
 def bits(releases: Releases, gate: Gate, public: Public, cohort: int) -> int:
-    """Width in bits, 32 or 64, of the whole numbers in which a sum over `cohort` sites is computed."""
-    limits = [limit for cover in _covers(releases, gate, public) for _, limit in _blocks(cover)]
+    """Width in bits, 32 or 64, of the whole numbers in which a sum over `cohort` sites is computed.
+
+    A sum over records takes 64: how many a site has does not follow from anything that is public.
+    """
+    covers = list(_covers(releases, gate, public))
+    if any(cover.unit.record_level for cover in covers):
+        return 64
+    limits = [limit for cover in covers for _, limit in _blocks(cover)]
     return max((integers.width(cohort, limit) for limit in limits), default=32)
 
 
@@ -44,23 +52,27 @@ def from_row(total: np.ndarray, releases: Releases, public: Public) -> dict[str,
     return found
 
 
-def check_total(sums: Mapping[str, Tensor], releases: Releases, gate: Gate, public: Public, sites: int) -> None:
-    """Refuse a sum that `sites` honest sites cannot have made: one of them sent more than its clip allows.
+def check_total(sums: Mapping[str, Tensor], releases: Releases, gate: Gate, public: Public) -> None:
+    """Refuse a sum that honest sites cannot have made: one of them sent more than its clip allows.
 
-    This limits a lying site to moving the sum by as much as all others together may.
+    This limits a lying site to moving the sum by as much as all others together may: where whole sites are protected,
+    by their clips; where records are, by `RECORDS_MARGIN` times as many clips as there are declared records.
 
     Args:
         sums: Sum of each release, of shape (1, width).
         releases: The releases.
         gate: Gate whose allowance says how much noise each has.
-        public: Public values that bounds depend on.
-        sites: Number of sites in the sum.
+        public: Public values that bounds depend on; its clients are the sites in the sum.
     """
+    sites = len(public.clients)
     for total, cover in zip(sums.values(), _covers(releases, gate, public), strict=True):
-        row = total[0].double().numpy()
+        row, noise_alone = total[0].double().numpy(), grid_of(cover).deviation * math.sqrt(sites)
+        contributions = float(sites)
+        if cover.unit.record_level:
+            contributions = RECORDS_MARGIN * float(gate.allowance.of_records.trained[list(public.clients)].sum())
         for entries, limit in _blocks(cover):
-            noise = CLIENTS.deviation * math.sqrt(sites) * (math.sqrt(len(entries)) + DEVIATIONS)
-            if float(np.linalg.norm(row[entries])) > sites * math.sqrt(limit) + noise:
+            noise = noise_alone * (math.sqrt(len(entries)) + DEVIATIONS) + sites * math.sqrt(len(entries))
+            if float(np.linalg.norm(row[entries])) > contributions * math.sqrt(limit) + noise:
                 raise MaskingError(
                     "A sum is longer than the sites' clips allow: one of them sent more than its own clip."
                 )
@@ -75,7 +87,7 @@ def _covers(releases: Releases, gate: Gate, public: Public) -> Iterator[Cover]:
 
 
 def _blocks(cover: Cover) -> Iterator[tuple[np.ndarray, int]]:
-    """Entries of each block, with the largest sum of squares that one site may send there."""
+    """Entries of each block, with the largest sum of squares that one site, or one record, may contribute there."""
     for entries, bound, deviation in cover.blocks(0):
         if len(entries):
-            yield entries, CLIENTS.longest(bound, deviation)
+            yield entries, grid_of(cover).longest(bound, deviation)

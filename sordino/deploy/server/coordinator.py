@@ -56,7 +56,7 @@ from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import Stream
 from sordino.store.database import saving
 from sordino.store.run_files import RunFiles
-from sordino.store.spending import planned_recipes, to_be_kept
+from sordino.store.spending import recipes_of_own_noise, to_be_kept
 from sordino.store.store import NewRun, Store
 from sordino.trained.models import measured
 from sordino.util.processes import single_threaded
@@ -83,7 +83,9 @@ class ReservingLedger(Ledger):
             return reserved
         done = replace(self._plan, turns=taken)
         recipes = {
-            one for client in np.flatnonzero(taken).tolist() for one in planned_recipes(done, client, self._needs)
+            tuple((rate, met[-1], count) for rate, met, count in one)
+            for client in np.flatnonzero(taken).tolist()
+            for one in recipes_of_own_noise(done, client, self._needs)
         }
         spent = max((record_epsilon(recipe, delta) for recipe in recipes), default=0.0)
         return {view: min(spent, most) for view, most in reserved.items()}
@@ -228,7 +230,7 @@ def _advance(
 def _open_files(store: Store, run: str, terms: DeployedTerms) -> RunFiles:
     """Open the stored state of a deployed run. Every round is saved: sites would have to be asked, and pay, again."""
     plan, ledger = terms.allowance.records, Ledger(terms.schedule.clients, terms.method.unit)
-    if plan is not None:
+    if plan is not None and plan.shared is None:
         ledger = ReservingLedger(terms.budget.delta, plan, terms.method.record_needs())
     return RunFiles(store, run, terms.identity, ledger, saves_every_round=True)
 

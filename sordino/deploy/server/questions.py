@@ -48,7 +48,7 @@ class Plain:
             found = read_values(reply, question.releases, public, layout.size)
             whole = {name: release for name, release in question.releases.items() if release.summed}
             alone = replace(public, clients=[number[one]])
-            integer_rows.check_total({name: found[name] for name in whole}, whole, self._gate, alone, sites=1)
+            integer_rows.check_total({name: found[name] for name in whole}, whole, self._gate, alone)
             return found
 
         got = self._trips.ask_work(question, asked, read, everybody)
@@ -110,7 +110,8 @@ class Summed:
             vectors = {one: got[one].content[0] for one in survivors}
             total = secure_sum.open_sum(cohort, vectors, survivors, openings)
             sums = integer_rows.from_row(total, question.releases, public)
-            integer_rows.check_total(sums, question.releases, self._gate, public, len(survivors))
+            there = replace(public, clients=[self._trips.presence.number[one] for one in survivors])
+            integer_rows.check_total(sums, question.releases, self._gate, there)
         except MaskingError as error:
             self._trips.tell(str(error))
             return None

@@ -21,7 +21,7 @@ from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session, SiteContext
 from sordino.deploy.terms import DeployedTerms
-from sordino.federation.blending import Blending, figures_of, instructions
+from sordino.federation.blending import figures_of, instructions, mixing
 from sordino.federation.run_state import Served
 from sordino.store.checkpoint import write_tensors
 from sordino.trained.models import measured
@@ -97,12 +97,13 @@ def _blend_and_evaluate(
     """Blend the site's models where the run does so, and compute the metrics of the model it predicts with."""
     number, terms = session.number, session.terms
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
-    if terms.experiment.personal != "blend":
+    if terms.experiment.personal == "own":
         shared = None if served is None else served.models
         return {}, session.metrics(own if bool(took_part > 0) else shared)
     records = np.full(terms.schedule.clients, terms.experiment.records_each or 1)
-    told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, served)
-    made = Blending(session.clients, [number], own, took_part, told).mixtures()
+    personal, method, schedule = terms.experiment.personal, terms.method, terms.schedule
+    told = instructions(personal, method, schedule, terms.allowance, records, terms.initial, served)
+    made = mixing(session.clients, [number], own, took_part, told).mixtures()
     blend = {"blend": made.models.flatten(1), **made.rules(), "blend_clients": torch.tensor([number])}
     columns = figures_of(terms.learner.task)
     return blend, made.accuracies[0, [columns.index(name) for name in terms.learner.task.metrics]]

@@ -12,7 +12,8 @@ from sordino.deploy.site.data import encode_records
 from sordino.deploy.site.freshness import check_single_ledger
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
-from sordino.deploy.site.session import Session, SiteContext, limit_data_refusals
+from sordino.deploy.site.session import Session, SiteContext, limit_data_refusals, reservation_entry
+from sordino.deploy.site.spending import check_reservation
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -36,6 +37,9 @@ def answer_enrol(context: SiteContext, message: Mapping[str, Any]) -> bytes:
         known, terms = ledger.run(run), None
         if known is None:
             terms = _derive_allowed_terms(context, ledger, carried, identity, number)
+            plan = terms.allowance.records
+            if plan is not None and plan.shared is not None:  # its cost does not depend on the site's records
+                check_reservation(ledger.entries(), reservation_entry(run, terms, number), context.policy)
             with ledger.transaction():
                 if ledger.run(run) is None:
                     ledger.enrol(run, json.dumps(carried), identity, number, secure_sum.new_key())
@@ -86,13 +90,13 @@ def _derive_allowed_terms(
         terms = terms_of(experiment)
     except UserError as error:
         raise RefusedError("experiment", error) from error
-    context.policy.check_terms(terms)
-    if terms.identity != identity:
-        raise RefusedError("code", "site and server derive different terms from it: they do not run the same code")
     if number >= terms.schedule.clients:
         raise RefusedError(
             "message", f"client {number} does not exist; valid numbers are 0 to {terms.schedule.clients - 1}"
         )
+    context.policy.check_terms(terms, number)
+    if terms.identity != identity:
+        raise RefusedError("code", "site and server derive different terms from it: they do not run the same code")
     with limit_data_refusals(ledger, context.policy, terms.identity):
         data = encode_records(context.file, terms, context.policy.rules, context.secret)
         try:

@@ -89,6 +89,8 @@ LIMITS = {
 }
 """Limits that `site.toml` must set, each with an example. They have no defaults, so that a truncated file allows
 nothing."""
+ADDED = ("max_sampling", "max_rounds")
+"""Limits that earlier versions did not know; where they are not set, the rules have the digest that these wrote."""
 
 
 class Rules(BaseModel):
@@ -122,6 +124,10 @@ class Rules(BaseModel):
     """Networks that may be trained here; by default all that come with Sordino."""
     clip: tuple[float, float] = (1e-6, 1e6)
     """Smallest and largest clipping threshold that is accepted."""
+    max_sampling: float | None = Field(default=None, gt=0, le=1)
+    """Largest probability with which a record may enter a sum over the sites' records; any where this is missing."""
+    max_rounds: int | None = Field(default=None, ge=1)
+    """Most rounds in which a run may ask this site, spare ones included; any number where this is missing."""
     roster: Path | None = None
     """File with the sites that may be in a cohort. Without it other sites' noise is not counted, since the server could
     have invented them."""
@@ -154,7 +160,8 @@ class SitePolicy:
     def digest(self, secret: bytes) -> str:
         """Digest of the rules and the roster, keyed with the site's `secret` so that it reveals nothing about them."""
         members = None if self.roster is None else [[one.name, one.identity.hex()] for one in self.roster]
-        stated = json.dumps([self.rules.model_dump(mode="json"), members], sort_keys=True)
+        unset = {name for name in ADDED if getattr(self.rules, name) is None}
+        stated = json.dumps([self.rules.model_dump(mode="json", exclude=unset), members], sort_keys=True)
         return hmac.new(secret, b"rules" + stated.encode(), hashlib.sha256).hexdigest()
 
     def check_experiment(self, carried: Mapping[str, Any]) -> None:
@@ -176,9 +183,11 @@ class SitePolicy:
         if not set(carried) <= set(CARRIED):
             raise RefusedError("experiment", "it has keys that a deployed experiment does not have")
 
-    def check_terms(self, terms: DeployedTerms) -> None:
-        """Refuse an experiment whose terms are outside the rules."""
+    def check_terms(self, terms: DeployedTerms, number: int) -> None:
+        """Refuse an experiment whose terms are outside the rules; `number` is this site's client number."""
         rules, experiment = self.rules, terms.experiment
+        plan = terms.allowance.records
+        shared = None if plan is None else plan.shared
         if terms.method.unit.record_level and not rules.unit.record_level:
             raise RefusedError(
                 "experiment", "it protects records, but `unit` says that this site as a whole is to be protected"
@@ -186,7 +195,18 @@ class SitePolicy:
         models = 2 if experiment.personal == "blend" else 1  # at the end: the server's, and its mean over the rounds
         if models * terms.initial.nbytes > rules.max_message_mb * MEGABYTE:
             raise RefusedError("experiment", f"its messages are larger than max_message_mb, {rules.max_message_mb}")
-        if not terms.method.unit.record_level:
+        if rules.max_rounds is not None and terms.turns > rules.max_rounds:
+            raise RefusedError(
+                "experiment", f"it asks this site in up to {terms.turns} rounds, but max_rounds is {rules.max_rounds}"
+            )
+        if plan is not None and shared is not None:
+            rate = float(plan.sampling[number])
+            if rules.max_sampling is not None and rate > rules.max_sampling:
+                raise RefusedError(
+                    "experiment",
+                    f"it samples records with probability {rate:g}, but max_sampling is {rules.max_sampling:g}",
+                )
+        if plan is None or shared is not None:  # others' noise adds to this site's
             if terms.minimum < rules.min_cohort:
                 raise RefusedError("cohort", f"minimum_cohort is {terms.minimum}, but min_cohort is {rules.min_cohort}")
             if experiment.colluders < rules.colluders and experiment.protect_from == "outsider":
@@ -224,12 +244,16 @@ class SitePolicy:
             for release in releases.values():
                 width = release.width(public)
                 cover = None if width is None else release.cover(width, gate.allowance, public)
-                taken = release.thresholds(public) if cover is None else None
-                bounds = cover.bounds if cover is not None else taken.rows if taken is not None else None
+                taken = release.thresholds(public)
                 if release.summed and cover is None:
                     raise RefusedError("bounds", "a release has no bound")
-                if bounds is not None and release.bounded_by() + (("",) if release.made_of_gradients else ()):
-                    self._check_bounds(bounds)
+                of_records = cover is not None and cover.unit.record_level
+                if of_records and release.summed and not 0 < (width or 0) <= terms.widest:
+                    raise RefusedError("bounds", f"a sum over records has {width} entries, not 1 to {terms.widest}")
+                if taken is not None:
+                    self._check_bounds(taken.rows)
+                elif cover is not None and not of_records and release.bounded_by():
+                    self._check_bounds(cover.bounds)
             gate.check(releases, public)
         except (UserError, TypeError, ValueError, RuntimeError, KeyError) as error:  # a bound may be of any type
             raise RefusedError("bounds", error) from error

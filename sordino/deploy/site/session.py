@@ -172,7 +172,7 @@ class Session:
     @property
     def unlimited(self) -> bool:
         """Whether the run may spend until the site's budget is used up. Only record-level runs reserve their cost."""
-        return any(one.summed for releases in self.terms.steps().values() for one in releases.values())
+        return not self.terms.method.unit.record_level
 
     def check_question(self, question: ReceivedQuestion, policy: SitePolicy) -> tuple[Releases, Public]:
         """Releases of a question and the public values that bound them; a question outside the rules is refused."""
@@ -229,9 +229,7 @@ class Session:
 
     def reservation(self) -> Entry:
         """Ledger row that reserves the most that the run may cost records; written with its first release of them."""
-        plan = self.gate.allowance.of_records
-        epsilon = math.inf if self.terms.seeded else float(plan.budgets[self.number])
-        return Entry("reserve", {"run": self.run, "epsilon": epsilon, "delta": self.terms.budget.delta})
+        return reservation_entry(self.run, self.terms, self.number)
 
     def turns_left(self, row: Row, paid: Sequence[Row]) -> int:
         """Number of times that the release of `row` may still leave, as reserved, after the `paid` rows of this run."""
@@ -268,15 +266,19 @@ class Session:
             self.gate, self.terms.steps()[question.step], self._draw_number(question), public, figures
         )
 
-    def evaluate_round(self, round: int, outcome: Outcome) -> list[float | None] | None:
+    def evaluate_round(self, question: ReceivedQuestion, outcome: Outcome) -> list[float | None] | None:
         """Accuracies of the personal model and of the model at the round's start, on the site's own test records.
 
-        None where `evaluate_every` skips the round.
+        A site that keeps nothing of a round predicts with the server's model. None where `evaluate_every` skips the
+        round, or there is no model.
         """
+        round = question.id.round
         last = round == self.terms.schedule.rounds - 1
-        if not outcome.kept or not (last or (round + 1) % self.terms.experiment.evaluate_every == 0):
+        models = (outcome.kept.get("model"), outcome.start) if outcome.kept else (question.message.get("global"), None)
+        is_due = last or (round + 1) % self.terms.experiment.evaluate_every == 0
+        if not is_due or (not outcome.kept and models[0] is None):
             return None
-        return [self.accuracy(models) for models in (outcome.kept.get("model"), outcome.start)]
+        return [self.accuracy(one) for one in models]
 
     def metrics(self, models: Tensor | None) -> np.ndarray:
         """Metrics of a model on the site's own test records; `nan` without a model."""
@@ -296,6 +298,16 @@ class Session:
         with self.clients.unchanged("evaluation"):
             found = float(self.clients.execution.judged(self.clients, rows, [self.number])[0, 0])
         return found if math.isfinite(found) else None
+
+
+def reservation_entry(run: str, terms: DeployedTerms, number: int) -> Entry:
+    """Ledger row that reserves the most that a run may cost the records of client `number`.
+
+    Where observers meet different noise, `views` has what each of them may learn, and `epsilon` is the largest of it.
+    """
+    found = terms.reserved(number)
+    differ = {"views": found} if len(set(found.values())) > 1 else {}
+    return Entry("reserve", {"run": run, "epsilon": max(found.values()), "delta": terms.budget.delta, **differ})
 
 
 def noise_source(terms: DeployedTerms, secret: bytes) -> Source:

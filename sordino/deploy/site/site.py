@@ -50,6 +50,9 @@ COMMENTS = {
     "package": "the hash of Sordino's code that may run here (`sordino site status` shows it); without this key, any",
     "models": "the networks that may be trained here; without this key, all that come with Sordino",
     "clip": "the smallest and the largest clipping threshold that is accepted",
+    "max_sampling": "the largest probability with which a record may enter a sum over all sites' records; without this "
+    "key, any",
+    "max_rounds": "the most rounds in which a run may ask this site, spare ones included; without this key, any number",
     "roster": "file with the sites that may be in a cohort; without it other sites' noise is not counted",
     "witness": "the folder, outside of this one, of the file that shows when this one was restored or copied; without "
     "this key, the user's state directory",

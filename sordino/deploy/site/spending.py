@@ -2,7 +2,8 @@
 
 Gaussian releases compose by their mu^2, whoever chose them and when, so a limit on the sum is a privacy filter.
 Poisson-sampled gradients have no tight filter. The most that a run may cost records, repeated rounds included, is
-therefore reserved with its first question, and runs add up as (epsilon, delta). A release of the site as a whole moves
+therefore reserved with its first question, and runs add up as (epsilon, delta). Where the noise of sums over records is
+shared out, a reservation holds what each observer may learn. A release of the site as a whole moves
 by up to twice its bound when one record is replaced, so it costs a record twice its mu.
 """
 
@@ -50,7 +51,8 @@ class SiteSpending:
             if entry.kind == "release":
                 found.add(row_from(entry))
             elif entry.kind == "reserve":
-                found.reserve(entry.content["run"], entry.content["epsilon"], entry.content["delta"])
+                seen = entry.content.get("views", {}).get(view, entry.content["epsilon"])
+                found.reserve(entry.content["run"], seen, entry.content["delta"])
             elif entry.kind == "spoiled":
                 found.spoiled = True
             elif entry.kind in ("accepted", "confirmed"):
@@ -95,6 +97,17 @@ class SiteSpending:
         return integers.total_epsilon(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)
 
 
+def check_reservation(before: Sequence[Entry], reserved: Entry, policy: SitePolicy) -> None:
+    """Refuse a run whose whole cost the budget does not cover, before it begins.
+
+    Args:
+        before: Rows of the ledger.
+        reserved: Row that would reserve the run's cost.
+        policy: The site's rules and roster.
+    """
+    _check_budget(SiteSpending.of([*before, reserved], policy.view), policy)
+
+
 def authorize_payment(
     before: Sequence[Entry], session: Session, entries: Sequence[Entry], policy: SitePolicy
 ) -> list[Entry]:
@@ -106,19 +119,25 @@ def authorize_payment(
         entries: Rows that charge for the question.
         policy: The site's rules and roster.
     """
-    rules = policy.rules
     of_records = any(row_from(entry).pool for entry in entries)
     known = {entry.content["run"] for entry in before if entry.kind == "reserve"}
     reserved = [session.reservation()] if of_records and session.run not in known else []
     spending = SiteSpending.of([*before, *reserved, *entries], policy.view)
     if spending.spoiled:
         raise RefusedError("closed", "another ledger of these data may exist")
-    if entries and not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta):
-        now = spending.epsilon(rules.unit, rules.max_delta)
-        raise RefusedError("budget", f"epsilon would be {now:g}, but max_epsilon is {rules.max_epsilon:g}")
+    if entries:
+        _check_budget(spending, policy)
     if of_records:
         _check_turns(before, session, [row_from(entry) for entry in entries])
     return [*reserved, *entries]
+
+
+def _check_budget(spending: SiteSpending, policy: SitePolicy) -> None:
+    """Refuse spending beyond the site's budget."""
+    rules = policy.rules
+    if not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta):
+        now = spending.epsilon(rules.unit, rules.max_delta)
+        raise RefusedError("budget", f"epsilon would be {now:g}, but max_epsilon is {rules.max_epsilon:g}")
 
 
 def _check_turns(before: Sequence[Entry], session: Session, rows: Sequence[Row]) -> None:

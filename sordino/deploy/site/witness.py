@@ -191,8 +191,10 @@ def _acceptance_entry(ledger: SiteLedger, policy: SitePolicy, doubt: WitnessErro
     for entry in ledger.entries():
         if entry.kind == "start" and entry.content["unlimited"]:
             unlimited.add(entry.content["run"])
-        elif entry.kind == "release" and not row_from(entry).pool:
-            unlimited.add(entry.content["ask"][0])
+        elif entry.kind == "release":
+            row = row_from(entry)
+            if not row.pool and row.costs().any():  # what was drawn with other sums costs nothing by itself
+                unlimited.add(entry.content["ask"][0])
     if isinstance(doubt, OlderThanWitnessError):
         return Entry("spoiled", {"why": "it was restored or copied, and accepted by its owner"})
     if policy.roster is None:

@@ -89,7 +89,7 @@ def _run_step(
         return StepResult(session.answer_with_noise_alone(question, state), state, None)
     accuracies = None
     with context.log_errors(f"the models of {where} cannot be evaluated"):
-        accuracies = session.evaluate_round(question.id.round, outcome)
+        accuracies = session.evaluate_round(question, outcome)
     return StepResult(outcome, state, accuracies)
 
 
