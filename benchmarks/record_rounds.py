@@ -98,7 +98,7 @@ def accounting(clients: int, epsilon: float) -> dict[str, float]:
         rate, multiplier, steps = plan.charge(client)
         recipe = ((rate, multiplier, steps * TURNS),)
         sampled_gaussian.record_epsilon(recipe, DELTA)
-        sampled_gaussian.record_epsilon(sampled_gaussian.replace_one(recipe), DELTA)
+        sampled_gaussian.replaced_epsilon(recipe, DELTA)
         sampled_gaussian.record_attack_accuracy(recipe)
     return {"before": planned - before, "after": time.process_time() - planned}
 

@@ -199,7 +199,7 @@ def test_noise_that_depends_on_sizes_is_refused_where_nobody_gives_them(method: 
 @pytest.mark.parametrize(("derived", "keys"), [(prepare, SIMULATED), (terms_of, DECLARED)])
 def test_what_epsilon_does_not_cover_is_told_before_a_run(derived: Any, keys: dict[str, Any]) -> None:
     found = derived(Experiment.make(keys, {"method": "dp-fedavg-record", "personal": "blend"}))
-    assert found.disclosed[-2:] == [SIZES, budgeting.GIVEN_AWAY]
+    assert found.disclosed[-2:] == [SIZES, budgeting.GIVEN_AWAY["blend"]]
 
 
 class Mixing(nn.Module):

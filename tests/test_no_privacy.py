@@ -152,7 +152,7 @@ def test_gradients_without_privacy_are_those_of_the_whole_batch() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
     x, y = torch.randn(40, 6) * 3, torch.randint(0, 3, (40,))
     keeper, flat = Bookkeeper(Learner(module, Classification.numbered(10))), flatten(module)
-    plan = plan_without_noise([40], torch.ones(1).numpy(), batch=40, epochs=1, turns=1, held_out=0.0)
+    plan = plan_without_noise([40], torch.ones(1).numpy(), batch=40, epochs=1, turns=1)
     gate = Gate(Allowance(records=plan), Seeded(0, "identity"))
     exit = gate.gradients(0, 0, torch.tensor([1e-3]))
     data = PrivateRecords(x, y, torch.zeros(40, dtype=torch.bool), keeper, exit)

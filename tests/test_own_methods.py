@@ -492,7 +492,9 @@ def test_thresholds_of_layers_have_one_noise_and_cost_what_one_threshold_costs(e
     with observe_gradients() as seen:
         paid = OneRound(layers.prepared(), tmp_path / "layers").ledger
     assert [passage.scale for passage in seen] == pytest.approx([math.sqrt(5)] * len(seen))
-    assert paid.record_epsilons(DELTA) == OneRound(whole.prepared(), tmp_path / "whole").ledger.record_epsilons(DELTA)
+    assert paid.record_epsilons("server", DELTA) == OneRound(
+        whole.prepared(), tmp_path / "whole"
+    ).ledger.record_epsilons("server", DELTA)
 
 
 def test_as_many_thresholds_as_layers_are_asked_for(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from sordino.report.terminal.catalogue import with_table
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-OWN_METHOD, CHECKED = PYTHON.findall((ROOT / "docs" / "own-method.md").read_text("utf-8"))
+OWN_METHOD, CHECKED, OF_SUMS = PYTHON.findall((ROOT / "docs" / "own-method.md").read_text("utf-8"))
 
 
 def test_the_table_of_methods_is_made_from_the_code() -> None:
@@ -47,6 +47,23 @@ def test_the_own_method_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
     for result in results:
         assert result["epsilon"]["outsider"] == pytest.approx(8)
+
+
+def test_the_own_method_of_sums_runs_and_passes_the_battery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One noise for all: the outsider's epsilon is the planned one, and it learns with it."""
+    import sordino
+
+    assert OF_SUMS.count("\n") < 50
+    (tmp_path / "my_own_sums.py").write_text(OF_SUMS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for engine in ("stacked", "one-by-one"):
+        keys = {"clients": 10, "rounds": 20, "epsilon": 4, "engine": engine, "partition": "iid"}
+        result = sordino.run(method="my_own_sums:DistributedSGD", **keys)
+        assert 3.9 < result["epsilon"]["outsider"] <= 4
+        assert result["epsilon"]["server"] > 4
+        assert result["accuracy"]["global"] > 0.7
+    sordino.check_method(importlib.import_module("my_own_sums").DistributedSGD)
 
 
 def test_the_own_method_passes_the_battery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,9 @@ Privacy = Annotated[str | None, typer.Option(help="dp, or none: nothing is clipp
 Personal = Annotated[
     str | None,
     typer.Option(
-        help="What a client predicts with: own (the method's model), or blend (mixed with the server's and local "
-        "ones). [default: blend where no method is named, else own]"
+        help="What a client predicts with: own (the method's model), blend (mixed with the server's and local ones), "
+        "or recalibrate (the server's model, fitted to the client's records). [default: blend where no method is "
+        "named, else own]"
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 30]")]

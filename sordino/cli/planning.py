@@ -14,7 +14,7 @@ from sordino.errors import UserError
 
 if TYPE_CHECKING:
     from sordino.planning.advise import Advice
-    from sordino.privacy.budget.allowance import ProtectFrom
+    from sordino.privacy.budget.shared_noise import ProtectFrom
     from sordino.study.compare import Comparison
 LOOKED_AT = {*DATA, "model"} - {"clients"}
 """Options for which `plan` loads data and network; without them, and without a file, it only calculates."""

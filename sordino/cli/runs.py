@@ -192,7 +192,7 @@ def _table(found: list[Any], charged: dict[str, float]) -> Any:
         if not told_once and told["epsilon"] is not None:
             cost = f"{epsilon_text(told['epsilon'])} as planned"
         settings = [f"{key}={value}" for key, value in (told["set"] or {}).items()]
-        settings += [f"personal={told['personal']}"] if told["personal"] == "blend" else []
+        settings += [f"personal={told['personal']}"] if told["personal"] not in (None, "own") else []
         rows.append(
             (
                 told["run"],

@@ -107,6 +107,12 @@ WORDS: dict[str, str] = {
         "The model with which a client predicts: trained from what the federation gave it on the client's own "
         "records. It stays at the client."
     ),
+    "recalibrate": (
+        "With personal=recalibrate a client predicts with the server's model, whose probabilities it has fitted to its "
+        "own records by a slope and an offset for each class. A client with at least five records for each feature "
+        "takes the mean with a model that it trained alone. Nothing of it leaves, and it costs no privacy. Given away, "
+        "such a model is not protected."
+    ),
     "record": (
         "One row of a client's data, as it was read: not one person, who may have several rows and pays for each. "
         f"Where records are the unit, epsilon holds against the server too. Neighbours: {Unit.RECORD.neighbours}."
@@ -150,6 +156,8 @@ ALIASES = {
     "observer": "views",
     "observers": "views",
     "blending": "blend",
+    "recalibration": "recalibrate",
+    "recalibrated": "recalibrate",
     "clip": "clipping",
     "variant": "paper",
     "noise": "noise multiplier",

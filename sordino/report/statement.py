@@ -301,8 +301,8 @@ def _neighbours(found: Statement) -> list[str]:
         return [compared]
     exchanged = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [
-        f"{compared} Records are counted as they were read. Exchanging a record's contents for others counts as "
-        f"removing the old contents and adding the new ones: epsilon is then at most {exchanged}.",
+        f"{compared} Records are counted as they were read. If a record's contents are replaced by others, epsilon is "
+        f"at most {exchanged}.",
         found.rows_not_persons,
     ]
 

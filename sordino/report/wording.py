@@ -79,8 +79,8 @@ def sentences_of(rows: Sequence[ComparisonRow], key: Literal["not_covered", "not
 
 
 def gains_of(rows: Sequence[ComparisonRow]) -> list[str]:
-    """Sentences on the clients that gain and lose by blending against their own local models, one per row in which
-    clients blend."""
+    """Sentences on the clients that gain and lose by blending or recalibrating against their own local models, one per
+    row in which clients do so."""
     found = []
     for row in rows:
         if row.against_local is not None:

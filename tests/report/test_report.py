@@ -170,16 +170,18 @@ def test_rounds_of_a_blended_run_say_what_their_personal_models_are(capsys: pyte
     """The table has the accuracy of blends: rounds do not call that of other models by the same name."""
     with watching(quiet=False) as display:
         display.total(0, 2)
-        for name, configuration in (("one", {"personal": "blend"}), ("two", {"personal": "own"})):
-            tell = display.run(name, 10, configuration)
+        for name, personal in (("one", "blend"), ("two", "own"), ("three", "recalibrate")):
+            tell = display.run(name, 10, {"personal": personal})
             tell(report(round=9))
             tell.end(0.942)
-        display.run("three", 10, {"personal": "blend"}).end(0.5)  # the store had it already
+        display.run("four", 10, {"personal": "blend"}).end(0.5)  # the store had it already
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("%")[0].partition("4  ")[2] or line for line in lines] == [
         "personal before blending 50.0",
         "one: blended  personal 94.2%",
         "personal 50.0",
+        "personal before recalibrating 50.0",
+        "three: recalibrated  personal 94.2%",
     ]
 
 

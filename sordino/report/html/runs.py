@@ -198,10 +198,10 @@ def _how(row: Row) -> str:
         return f"all that leaves in the run: epsilon {_range(epsilon)} at delta {_range(delta)}"
     if row.pool:
         rate, multiplier, times = row.histories().T
-        return (
-            f"{row.pool} records, sampling rate {_range(rate)}, noise multiplier {_range(multiplier)}, "
-            f"{_range(times)} times"
-        )
+        met = np.array([kind[1] for kind, _ in row.sums()]).T
+        each = ", ".join(f"{_range(one)} for the {view}" for view, one in zip(VIEWS, met, strict=True))
+        noise = _range(multiplier) if row.equal_for_all else each
+        return f"{row.pool} records, sampling rate {_range(rate)}, noise multiplier {noise}, {_range(times)} times"
     return ""
 
 

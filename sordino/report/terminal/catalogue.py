@@ -64,13 +64,15 @@ class Hyperparameter(TypedDict):
 
 
 def hyperparameters(kind: type[Method]) -> list[Hyperparameter]:
-    """Hyper-parameters of a method, its own first; one that has kinds is followed by the settings of each kind."""
+    """Hyper-parameters of a method, its own first, then those of its bases; one that has kinds is followed by the
+    settings of each kind."""
     hints = typing.get_type_hints(kind, include_extras=True)
     docs = field_docs(kind)
     fields = [field for field in dataclasses.fields(kind) if field.init and field.name not in ("variant", "privacy")]
-    inherited = {field.name for field in dataclasses.fields(Method)}
+    bases = reversed(list(enumerate(kind.__mro__)))
+    distance = {name: place for place, part in bases for name in inspect.get_annotations(part)}
     found = []
-    for field in sorted(fields, key=lambda field: field.name in inherited):
+    for field in sorted(fields, key=lambda field: distance[field.name]):
         hint = hints[field.name]
         found.append(_one(field.name, field.default, hint, docs.get(field.name, "")))
         choice = choices_of(hint)

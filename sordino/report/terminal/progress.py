@@ -32,8 +32,8 @@ SILENT = 30.0
 """Seconds after which a silent run writes a line."""
 PERSONAL = "personal"
 """Label of the accuracy of personal models."""
-UNBLENDED = "personal before blending"
-"""Label of that accuracy during a run whose clients blend models when the rounds are over."""
+BLENDS = {"blend": ("blending", "blended"), "recalibrate": ("recalibrating", "recalibrated")}
+"""By the value of `personal`, words for what clients do with their models when the rounds are over, and have done."""
 
 
 @functools.cache
@@ -97,7 +97,7 @@ class _Bar:
 
     def blending(self, done: int, clients: int) -> None:
         self._progress.update(
-            self._task, description=f"{self._name}, blending", completed=done, total=clients, parts=[]
+            self._task, description=f"{self._name}, {self._known.doing}", completed=done, total=clients, parts=[]
         )
 
     def end(self, personal: float | None = None) -> None:
@@ -178,11 +178,11 @@ class _Log:
 
     def blending(self, done: int, clients: int) -> None:
         if not done:
-            self._say(f"blending the models of {clients} clients")
+            self._say(f"{self._known.doing} the models of {clients} clients")
 
     def end(self, personal: float | None = None) -> None:
-        if self._last and self._known.blends:  # else the last round told it
-            self._say(f"blended  {PERSONAL} {percent(personal)}")
+        if self._last and self._known.done:  # else the last round told it
+            self._say(f"{self._known.done}  {PERSONAL} {percent(personal)}")
 
     def _say(self, sentence: str) -> None:
         self._console.print(f"{self._lead}{sentence}", highlight=False, soft_wrap=True)
@@ -217,10 +217,10 @@ class _Cell:
         self._bar.show(report.round + 1, self._known.parts(report))
 
     def blending(self, done: int, clients: int) -> None:
-        self._bar.show(self._rounds, [f"blending, {done} of {clients} clients"])
+        self._bar.show(self._rounds, [f"{self._known.doing}, {done} of {clients} clients"])
 
     def end(self, personal: float | None = None) -> None:
-        if self._known.blends:
+        if self._known.done:
             self._bar.show(self._rounds, [f"{PERSONAL} {percent(personal)}"])
 
 
@@ -275,17 +275,17 @@ class Place:
 
 
 class Known:
-    """State of a run's display: its last epsilon, because not every round has one, and whether its clients blend models
+    """State of a run's display: its last epsilon, because not every round has one, and what its clients do with models
     at the end, so that its rounds' personal models are not those they predict with."""
 
-    def __init__(self, blends: bool = False) -> None:
-        self.blends = blends
+    def __init__(self, personal: str = "own") -> None:
+        self.doing, self.done = BLENDS.get(personal, ("", ""))
         self._epsilon, self._round = math.nan, -1
 
     @classmethod
     def of(cls, configuration: Mapping[str, Any] | None) -> Known:
         """State before the first round of a run with this configuration."""
-        return cls(blends=(configuration or {}).get("personal") == "blend")
+        return cls((configuration or {}).get("personal", "own"))
 
     def parts(self, report: Any) -> list[str]:
         """Figures of a round in words, most important first."""
@@ -293,7 +293,8 @@ class Known:
         if not math.isnan(current):
             self._epsilon, self._round = current, report.round
         whose = f" ({report.cohort} of {report.clients} clients)" if report.cohort < report.clients else ""
-        parts = [f"{UNBLENDED if self.blends else PERSONAL} {percent(finite_or_none(report.personal))}{whose}"]
+        label = f"{PERSONAL} before {self.doing}" if self.doing else PERSONAL
+        parts = [f"{label} {percent(finite_or_none(report.personal))}{whose}"]
         if not math.isnan(self._epsilon):
             late = f" at round {self._round + 1}" if self._round != report.round else ""
             done = report.round + 1 == report.rounds

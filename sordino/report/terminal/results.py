@@ -29,7 +29,7 @@ from sordino.util.formatting import delta_text
 
 if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
     from sordino.privacy.views import View
-    from sordino.store.run_summary import BlendFigures, Summary
+    from sordino.store.run_summary import MixtureFigures, Summary
     from sordino.study.compare import ComparisonRow, OverSeeds
 
 OBSERVERS: dict[View, str] = {
@@ -38,8 +38,9 @@ OBSERVERS: dict[View, str] = {
     "server": "sees every message",
 }
 
-BLENDED = {
+MIXED = {
     "blend": "the blend (personal models)",
+    "recalibrated": "recalibrated models (personal: recalibrate)",
     "local": "local models alone",
     "own": "the method's personal models",
     "global": "the global model",
@@ -74,7 +75,7 @@ def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> Rende
     beside: list[RenderableType] = []
     if summary.metrics and any(metric.clients for metric in summary.metrics.values()):
         beside += [metrics_table(summary.metrics, summary.positive), ""]
-    beside += [] if summary.blend is None else [*_blend_parts(summary.blend), ""]
+    beside += [] if summary.mixture is None else [*_mixture_parts(summary.mixture), ""]
     head = (
         f"{summary.run}: {summary.called} ({_mode(summary)}), {summary.rounds} rounds, "
         f"{summary.clients} clients, {summary.parameters:,} parameters, {summary.seconds:.1f} s"
@@ -100,12 +101,12 @@ def _mode(summary: Summary) -> str:
     return summary.variant if summary.privacy == "dp" else f"{summary.variant}, without privacy"
 
 
-def _blend_parts(blend: BlendFigures) -> list[RenderableType]:
-    """Table of the blend beside each of its members, and who gains by it."""
+def _mixture_parts(mixture: MixtureFigures) -> list[RenderableType]:
+    """Table of what clients predict with beside each of its members, and who gains by it."""
     table = Table("predicting with", "accuracy", "worst tenth", box=None, padding=(0, 2, 0, 0))
-    for name, words in BLENDED.items():
-        table.add_row(words, percent(blend.accuracy[name]), percent(blend.worst_tenth[name]))
-    counts = blend.against_local
+    for name in mixture.accuracy:
+        table.add_row(MIXED[name], percent(mixture.accuracy[name]), percent(mixture.worst_tenth[name]))
+    counts = mixture.against_local
     return [table] if counts is None else [table, Text(f"Against local models alone, {against_words(counts)}.")]
 
 
@@ -125,7 +126,7 @@ def _meaning(summary: Summary) -> list[str]:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())
         replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
         sentences.append(f"over clients: {spread}")
-        sentences.append(f"if one record is replaced by another (counted as one removal and one addition): {replaced}")
+        sentences.append(f"if one record is replaced by another: {replaced}")
     return sentences
 
 
