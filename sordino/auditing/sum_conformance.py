@@ -237,6 +237,7 @@ def _of_exchange(run: Recorded, target: int, exchange: Exchange) -> Iterator[Fin
     sent = _sums(run, target, exchange, [variant for test in tests for variant in test])
     if sent is None:
         return  # it draws random numbers
+    tosses = float(run.gate.allowance.of_records.sampling[target]) < 1  # with probability one everybody is drawn
     for name, release in exchange.releases.items():
         if not is_record_sum(release):
             continue
@@ -245,8 +246,8 @@ def _of_exchange(run: Recorded, target: int, exchange: Exchange) -> Iterator[Fin
         bound = float(cover.bounds.max())
         moved = others = idle = 0.0
         for rest, changed, absent, *canaries in sent[name].unflatten(0, (len(tests), -1)):
-            without = rest if release.drawn else absent
-            idle = max(idle, float((changed - rest).norm()) / bound if release.drawn else 0.0)
+            without = rest if release.drawn and tosses else absent
+            idle = max(idle, float((changed - rest).norm()) / bound if release.drawn and tosses else 0.0)
             for whole, alone in zip(canaries[::2], canaries[1::2], strict=True):
                 moved = max(moved, float((whole - without).norm()) / bound)
                 others = max(others, float((whole - without - alone).norm()) / bound)
