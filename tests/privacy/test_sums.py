@@ -23,7 +23,12 @@ from sordino.learning.network import Batch, Learner
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
 from sordino.privacy import integers
-from sordino.privacy.accounting.sampled_gaussian import record_attack_accuracy, record_epsilon, rows_epsilon
+from sordino.privacy.accounting.sampled_gaussian import (
+    record_attack_accuracy,
+    record_epsilon,
+    replaced_epsilon,
+    rows_epsilon,
+)
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.budget.shared_noise import Noise
@@ -657,7 +662,7 @@ def test_figures_are_told_for_each_observer() -> None:
         expected = record_epsilon(recipe, DELTA)
         assert ledger.epsilon(DELTA)[view] == pytest.approx(expected)
         assert ledger.record_epsilons(view, DELTA) == pytest.approx(dict.fromkeys(range(4), expected))
-        assert ledger.replaced(view, DELTA) == pytest.approx((record_epsilon(((0.25, z / 2, 3),), DELTA), DELTA))
+        assert ledger.replaced(view, DELTA) == pytest.approx((replaced_epsilon(recipe, DELTA), DELTA))
         assert ledger.attack_accuracy()[view] == pytest.approx(record_attack_accuracy(recipe))
         for rows in ("3", "5"):
             found = ledger.rows_epsilons(view, DELTA)[rows]
