@@ -83,7 +83,8 @@ class Clipped(Averaging):
 
 @dataclass(frozen=True)
 class RecordLevel(Averaging):
-    """A method that protects each record of a client: even the server sees only what noisy gradients made."""
+    """A method that protects each record of a client: what leaves is made of noisy gradients, or is a sum over all
+    clients' records whose noise these share."""
 
     unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"

@@ -392,8 +392,8 @@ class Ledger:
         return (2 * epsilon, both) if both < 1 else (math.inf, delta)
 
     def rows_epsilons(self, view: View, delta: float) -> dict[str, float]:
-        """Upper bounds of epsilon against an observer for a person with each number of `ROWS` at one client, by that
-        number as a text, at record level; empty where only promises are known, or noise is in whole numbers."""
+        """Epsilon against an observer of a person with each number of `ROWS` at one client, by that number as a text,
+        at record level; empty where only promises are known, or noise is in whole numbers."""
         if self._promises() or self._entries:
             return {}
         found = self._recipes(self.spent[VIEWS.index(view)], view).values()
