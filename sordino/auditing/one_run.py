@@ -29,7 +29,6 @@ from sordino.auditing.client_canaries import EXCESS_LENGTH, entrywise
 from sordino.auditing.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.auditing.recorded_run import Recorded, record
 from sordino.auditing.sum_conformance import unknown_to
-from sordino.auditing.worlds import sends_sums
 from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
@@ -150,7 +149,7 @@ def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[l
 
     Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
     """
-    if sends_sums(first.method):
+    if first.method.sends_sums():
         return _of_sums(first, number, risk)
     if first.method.unit.record_level:
         return _of_records(first.prepared, record_canaries.target_of(first), number, risk)

@@ -27,7 +27,7 @@ from sordino.auditing.findings import SAID, SURE, Attack, Scores
 from sordino.auditing.record_canaries import CANARIES, CANARY_FEATURE, Base, lower_epsilon, target_of
 from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.auditing.recorder import RecordedRelease
-from sordino.auditing.sum_conformance import is_record_sum, messages, unknown_to
+from sordino.auditing.sum_conformance import messages, unknown_to
 from sordino.federation.transcript import Exchange
 from sordino.learning.network import Learner
 from sordino.learning.per_record import Bookkeeper
@@ -109,7 +109,7 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> Iterato
     for exchange in recorded.exchanges_of(target):
         for name, release in exchange.releases.items():
             cover = release.cover(exchange.answer.values[name].shape[1], gate.allowance, exchange.public)
-            if name in attacked or not is_record_sum(release) or cover is None or not float(cover.deviations.min()):
+            if name in attacked or not release.sums_records or cover is None or not float(cover.deviations.min()):
                 continue
             attacked.add(name)
             shots = _Shots(recorded, gate, exchange, name, target)

@@ -22,7 +22,6 @@ from sordino.auditing.record_canaries import BATCH, SCALES, VISIBLE, target_of
 from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.auditing.recorder import RecordedRelease, Tosses, Watching
 from sordino.auditing.side_channels import copy_value
-from sordino.auditing.worlds import sends_sums
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.federation.client import Clients
 from sordino.federation.execution import stack_size
@@ -30,7 +29,6 @@ from sordino.federation.transcript import Exchange
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row, split_attempt
 from sordino.privacy.noise import Source
-from sordino.privacy.release import Release
 from sordino.privacy.views import VIEWS, View, known_shares
 from sordino.util.processes import single_threaded
 
@@ -38,11 +36,6 @@ ROUNDING = 1e-6
 """Largest relative excess of a price by rounding."""
 QUIET = 0.1
 """Factor on records whose gradients are to stay below the threshold, so that a weight that depends on them shows."""
-
-
-def is_record_sum(release: Release) -> bool:
-    """Whether a release is a sum over all clients' records whose noise is shared out over their messages."""
-    return release.summed and release.record_level
 
 
 Messages = dict[tuple[int, str], dict[int, RecordedRelease]]
@@ -73,7 +66,7 @@ def shared_noise(runs: Sequence[Recorded]) -> Iterator[Finding]:
     for run in runs:
         sent = messages(run)
         for exchange in run.transcript.exchanges:
-            for name in (name for name, release in exchange.releases.items() if is_record_sum(release)):
+            for name in (name for name, release in exchange.releases.items() if release.sums_records):
                 rows = sent.get((exchange.question.number, name), {})
                 for view in VIEWS[:2] if rows else ():
                     mine = [rows[client] for client in unknown_to(view, run, list(rows), next(iter(rows)))]
@@ -102,7 +95,7 @@ def prices(runs: Sequence[Recorded]) -> Iterator[Finding]:
         sent = messages(run)
         for exchange in run.transcript.exchanges:
             number = exchange.question.number
-            sums = {name: one for name, one in exchange.releases.items() if is_record_sum(one)}
+            sums = {name: one for name, one in exchange.releases.items() if one.sums_records}
             drawn = [name for name, release in sums.items() if release.drawn]
             for group in ([drawn] if drawn else []) + [[name] for name in sums if name not in drawn]:
                 together = {name: sent[number, name] for name in group if (number, name) in sent}
@@ -213,12 +206,10 @@ def contributions(runs: Sequence[Recorded]) -> Iterator[Finding]:
     """Find records that move a sum by more than their bound, change what others contribute, or act when they are not
     drawn."""
     run = runs[0]
-    if not sends_sums(run.method) or not run.method.is_private():
-        return
     target = target_of(run)
     asked: dict[str, list[Exchange]] = {}
     for exchange in run.exchanges_of(target):
-        if any(is_record_sum(release) for release in exchange.releases.values()):
+        if any(release.sums_records for release in exchange.releases.values()):
             asked.setdefault(exchange.question.step, []).append(exchange)
     told = set()
     for exchanges in asked.values():
@@ -239,7 +230,7 @@ def _of_exchange(run: Recorded, target: int, exchange: Exchange) -> Iterator[Fin
         return  # it draws random numbers
     tosses = float(run.gate.allowance.of_records.sampling[target]) < 1  # with probability one everybody is drawn
     for name, release in exchange.releases.items():
-        if not is_record_sum(release):
+        if not release.sums_records:
             continue
         cover = release.cover(sent[name].shape[1], run.gate.allowance, exchange.public)
         assert cover is not None

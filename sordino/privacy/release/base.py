@@ -362,6 +362,11 @@ class Release:
         return self.unit is not None and self.unit.record_level
 
     @property
+    def sums_records(self) -> bool:
+        """Whether it is a sum over all clients' records, whose noise is shared out over the clients' messages."""
+        return self.summed and self.record_level
+
+    @property
     def once(self) -> bool:
         """Whether a client may be asked for it once in a run, whatever its turns."""
         return False
