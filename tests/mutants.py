@@ -3312,13 +3312,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: every observer sees the outsider's recipe",
-                "own = [tuple((rate, met[place], count)",
-                "own = [tuple((rate, met[0], count)",
+                "return tuple((rate, met[place], count) for rate, met, count in recipe)",
+                "return tuple((rate, met[0], count) for rate, met, count in recipe)",
             ),
             (
                 "sums: recipes of the outsider are stored",
-                "found.add((*whole, *((*kind, count) for kind, count in sorted(pool.items()))))",
-                "found.add((*whole, *((rate, (met[0],) * 3, count) for (rate, met), count in sorted(pool.items()))))",
+                "found.add((*whole, *pool))",
+                "found.add((*whole, *((rate, (met[0],) * 3, count) for rate, met, count in pool)))",
             ),
             (
                 "sums: replaced records are emptied ones",
@@ -3398,8 +3398,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "sums: runs cost the server what they cost the outsider",
-                "return tuple((rate, met[place], count) for rate, met, count in _seen(stored))",
-                "return tuple((rate, met[0], count) for rate, met, count in _seen(stored))",
+                "return seen_by(view, _read_recipe(stored))",
+                'return seen_by("outsider", _read_recipe(stored))',
             ),
             ("sums: stored for the outsider", "*(met[:1] if len(set(met)) == 1 else met), count]", "*met[:1], count]"),
             ("sums: a plan of one message", "[client] * costs.schedule.cohort", "[client]"),

@@ -58,8 +58,8 @@ from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.store.spending import (
     Spent,
-    _document,
-    _seen,
+    _read_recipe,
+    _recipe_document,
     compose,
     larger,
     spending_of_ledger,
@@ -697,11 +697,11 @@ def test_stored_spending_has_a_recipe_for_each_observer() -> None:
     spent = spending_of_ledger(charged())
     ((entry,),) = spent["recipes"]
     assert entry == pytest.approx([0.25, 2.0, math.sqrt(3.0), 1.0, 3])
-    assert _seen([entry]) == ((0.25, tuple(entry[1:4]), 3),)
-    assert _document(_seen([entry])) == [entry]
+    assert _read_recipe([entry]) == ((0.25, tuple(entry[1:4]), 3),)
+    assert _recipe_document(_read_recipe([entry])) == [entry]
     # A recipe of an earlier version, and one whose observers meet the same noise, has one multiplier.
-    assert _seen([[0.5, 1.5, 7]]) == ((0.5, (1.5, 1.5, 1.5), 7),)
-    assert _document(((0.5, (1.5, 1.5, 1.5), 7),)) == [[0.5, 1.5, 7]]
+    assert _read_recipe([[0.5, 1.5, 7]]) == ((0.5, (1.5, 1.5, 1.5), 7),)
+    assert _recipe_document(((0.5, (1.5, 1.5, 1.5), 7),)) == [[0.5, 1.5, 7]]
 
 
 def test_runs_compose_for_each_observer_also_with_recipes_of_earlier_versions() -> None:
