@@ -1536,7 +1536,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "exposed = False",
             ),
             ("runs: a lost journal has one attempt", "_repeated(plan, 1 + row.given_up)", "plan"),
-            ("runs: a plan counts one matrix", "((1.0, (matrix,) * 3, needs.matrices),)", "((1.0, (matrix,) * 3, 1),)"),
+            (
+                "runs: a plan counts one matrix",
+                "same_for_all(matrix), needs.matrices),)",
+                "same_for_all(matrix), 1),)",
+            ),
         ],
     ),
     (
