@@ -134,6 +134,7 @@ def test_where_clients_share_noise_nobody_says_that_it_holds_against_everybody(t
     text = (tmp_path / "s.md").read_text()
     assert "planned against the observer outsider. The figures for replaced contents and for several rows are" in text
     assert "which holds against every observer" not in text
+    assert text.count("How many records") == text.count("How many records the clients of a round have together") == 1
     shown = " ".join(command("show", name, "--store", tmp_path).out.split())
     assert "protects one record; planned for: outsider, whose figures follow" in shown
 
