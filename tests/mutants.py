@@ -1700,7 +1700,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "squares + (1 - self.beta2) * square",
             ),
             ("one state for all models", "{name: rows[row] for", "{name: rows[0] for"),
-            ("all models but the one move", "_replaced(models, row, moved)", "_replaced(models, 0, moved)"),
+            ("all models but the one move", "_with_row(models, row, moved)", "_with_row(models, 0, moved)"),
         ],
     ),
     (
@@ -3080,7 +3080,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("sums: rows of any shape", "if rows.shape != (len(public.clients), self.width(public)):", "if False:"),
             (
                 "sums: divided by the number of clients",
-                "return len(public.clients) / max(allowance.of_records.expected(public.clients), 1e-9)",
+                "return len(public.clients) / max(allowance.of_records.expected_records(public.clients), 1e-9)",
                 "return 1.0",
             ),
             ("sums: records may be drawn or not", '"batch" if self.drawn else "records")', "value.form)"),

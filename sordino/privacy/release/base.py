@@ -456,7 +456,7 @@ class Release:
         return torch.zeros(1)
 
     def weight(self, allowance: Allowance, public: Public) -> float:
-        """Factor that makes what `Replies.mean` returns of the mean over clients: one, unless it is a mean over
+        """Factor on the mean over clients that gives what `Replies.mean` returns: one, unless that is a mean over
         records."""
         return 1.0
 

@@ -94,12 +94,15 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
             missing = [one for one in release.sources() if one not in gradients or releases[one].drawn]
             if missing:
                 raise ReleaseError(
-                    f"{step} declares that {name} follows {missing[0]}, which is no release of gradients."
+                    f"{step} declares that {name} follows {missing[0]}, which is no release of gradients that the step "
+                    "sees: follow one of the kind Gradients."
                 )
             if release.state is not None and release.state not in states:
                 raise ReleaseError(f"{step} declares {name}, but clients have no public state {release.state!r}.")
             if release.drawn and not gradients:
-                raise ReleaseError(f"{step} declares {name} over a batch, but no GradientSum that draws one.")
+                raise ReleaseError(
+                    f"{step} declares {name} over a batch, but no GradientSum that draws one: declare it too."
+                )
         idle = [name for name, release in releases.items() if release.summed and not release.share > 0]
         if idle:
             raise ReleaseError(f"{step} gives {idle[0]} no share of a round's budget: it must be above 0.")
