@@ -167,7 +167,7 @@ def findings(runs: Sequence[Recorded], replays: ReplayPool) -> list[Finding]:
     found: list[Finding] = []
     checks: list[Check] = [variances, independence, _norms, _bare_entries, _coins, _charges, _sizes]
     if runs[0].method.sends_sums():
-        checks += [sum_conformance.shared_noise, sum_conformance.prices]
+        checks += [sum_conformance.shares, sum_conformance.prices]
         checks += [sum_conformance.coins, sum_conformance.contributions]
     else:
         checks.append(record_canaries.mixing)

@@ -317,7 +317,7 @@ def _of_sums(first: Recorded, number: int, risk: float) -> tuple[list[Attack], l
     """Canary records at several clients, looked for in sums over all clients' records as each observer sees them: less
     the messages that it knows."""
     prepared, random = first.prepared, np.random.default_rng([number, first.prepared.experiment.seed])
-    spent = first.ledger.record_epsilons(prepared.allowance.of_records.observer, prepared.budget.delta)
+    spent = first.ledger.record_epsilons(prepared.allowance.observer, prepared.budget.delta)
     hosts = sorted(spent, key=lambda client: (spent[client], len(first.exchanges_of(client))))[-HOSTS:]
     canaries = {host: _draw_canaries(prepared, host, CANARY_RECORDS // len(hosts), random) for host in hosts}
     recorded = record(_with_canaries(prepared, canaries), number)

@@ -80,11 +80,13 @@ training record, because clients without any are refused."""
 OTHER_COINS, OTHER_SHARES = "other coins", "other shares of the noise"
 """Worlds of sums over all clients' records, with the recorded records: coins fall otherwise, or the clients' shares of
 the noise are others, while everybody sees the recorded sums."""
+DRAWN_ANEW = {OTHER_COINS: ("coins",), OTHER_SHARES: ("normals", "rows", "words")}
+"""Functions of a `Source` that draw anew in such a world."""
 
 
 def worlds_of(method: Method) -> list[str]:
     """Worlds in which runs of a method are replayed."""
-    return [*WORLDS[method.unit], *([OTHER_COINS, OTHER_SHARES] if method.sends_sums() else [])]
+    return [*WORLDS[method.unit], *(DRAWN_ANEW if method.sends_sums() else ())]
 
 
 def _swap_records(data: FederatedData) -> tuple[Tensor, Tensor]:
