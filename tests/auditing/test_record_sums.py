@@ -109,10 +109,7 @@ class RecordsAsSum(Sums):
     ("method", "wanted"),
     [
         (AllLabels(), "that the question draws of training records, not <sealed labels"),
-        (
-            SumAsRecord(),
-            "that the question draws of training records, not <sealed sum of gradients",
-        ),
+        (SumAsRecord(), "that the question draws of training records, not <sealed sum of gradients"),
         (RecordsAsSum(), r"sum that data.gradient_sum\(model\) gives of training records, not <sealed projected"),
     ],
     ids=lambda one: type(one).__name__,
@@ -159,7 +156,7 @@ def last_group(weight: float) -> Callable[[], Tensor]:
     [last_group(torch.inf), last_group(torch.nan), lambda: torch.ones(9)],
     ids=["infinite", "no number", "too few"],
 )
-def test_weights_that_are_none_are_refused(engine: str, weights: Callable[[], Tensor]) -> None:
+def test_weights_that_are_not_finite_or_too_few_are_refused(engine: str, weights: Callable[[], Tensor]) -> None:
     """One record's infinite weight would empty its client's sum, and so move it by all records' thresholds."""
     with pytest.raises(UserError, match="Weights of records must be 10 numbers, one for each group of labels"):
         recorded(Weighted(weights=weights), engine=engine)
@@ -393,8 +390,12 @@ def test_bits_that_are_charged_beside_gradients(patched: Any) -> None:
 
 
 def test_bits_cannot_be_declared_beside_gradients_of_another_draw() -> None:
-    with pytest.raises(UserError, match="no GradientSum that draws one"):
-        check_steps({"bits": {"within": RecordSum(0.5, 0.5, drawn=True)}}, Unit.RECORD, ())
+    steps: dict[str, Releases] = {
+        "local": {"gradient": GradientSum(1.0, 0.05, share=0.5)},
+        "bits": {"within": RecordSum(0.5, 0.5, drawn=True)},
+    }
+    with pytest.raises(UserError, match="bits declares within over a batch, but no GradientSum that draws one"):
+        check_steps(steps, Unit.RECORD, ())
 
 
 def test_one_coin_for_all_clients(patched: Any) -> None:
