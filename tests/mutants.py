@@ -1,54 +1,41 @@
 """Break the code of privacy and of methods on purpose, one line at a time, and see that the tests notice.
 
-    python tests/mutants.py [WORD...]
+    python tests/mutants.py [--resume] [--jobs N] [WORD...]
 
-Each mutant is a text replacement in a copy of the package. The tests that should notice run first, then all of the
-privacy tests, then the methods' and the contract battery. A mutant that no test kills is a hole in the suite: the
-script then ends with exit code 1. With words, only mutants are tried whose name or file has one of them. Two are tried
-at once.
+Each mutant is a text replacement in a copy of the package. The test that caught it the last time runs first
+(tests/killers.json); where that passes, the tests that should notice, then all of the privacy tests, then the methods'
+and the contract battery. A mutant that no test kills is a hole in the suite: the script then ends with exit code 1, and
+likewise where tests hang or die and none fails. With words, only mutants are tried whose name or file has one of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
-import multiprocessing
-import os
-import shutil
 import sys
-import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-import torch
+from mutating import CAUGHT, Mutant, Runner
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = (
     "dp_accounting.pld",
     "dp_accounting.rdp",
     "hypothesis",
+    "jinja2",
     "pydantic",
+    "rich.progress",
+    "rich.table",
+    "safetensors.torch",
     "scipy.stats",
     "sklearn.isotonic",
+    "sqlite3",
     "torch.func",
+    "typer",
 )
-"""What tests import besides the package itself."""
+"""What tests import besides the package itself: once, and not in each of a thousand forks."""
 LATER = ("tests/privacy", "tests/methods tests/test_contract.py tests/test_own_methods.py tests/test_devices.py")
 """What runs where the tests that should notice do not."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One replacement, and the tests that should notice it."""
-
-    name: str
-    file: str
-    before: str
-    after: str
-    tests: str
-
 
 # File of the package: the tests that should notice, then each mutant's name, a text and what replaces its first place.
 BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
@@ -3482,55 +3469,25 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
 MUTANTS = [Mutant(*one[:1], file, *one[1:], tests) for file, tests, ones in BY_FILE for one in ones]
 
 
-def killed(mutant: Mutant) -> bool:
-    """Whether the tests fail on a copy of the project with one replacement."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "project"
-        ignored = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__")
-        shutil.copytree(ROOT, copy, ignore=ignored)
-        target = copy / "sordino" / mutant.file
-        target.write_text(target.read_text().replace(mutant.before, mutant.after, 1))
-        return any(_tests_fail(copy, tests.split()) for tests in (mutant.tests, *LATER))
-
-
-def _tests_fail(copy: Path, tests: list[str]) -> bool:
-    """Whether some of the tests of a copy of the project fail, in a fork of this process."""
-    process = multiprocessing.get_context("fork").Process(target=_tested, args=(copy, tests))
-    process.start()
-    process.join()
-    return process.exitcode == pytest.ExitCode.TESTS_FAILED
-
-
-def _tested(copy: Path, tests: list[str]) -> None:
-    """Run tests of a copy of the project in this process, which ends with their exit code."""
-    os.chdir(copy)
-    sys.path[:0] = [str(copy)]
-    os.environ["PYTHONPATH"] = str(copy)
-    silence = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(silence, stream)
-    torch.set_num_threads(1)
-    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
-
-
 def main() -> None:
     """Try each mutant and tell which survived."""
-    words = sys.argv[1:]
-    chosen = [one for one in MUTANTS if not words or any(word in one.name or word in one.file for word in words)]
+    parser = argparse.ArgumentParser(description="Break the code on purpose and see that the tests notice.")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="try mutants whose name or file has one of these")
+    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run of the same sources")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants that are tried at once")
+    given = parser.parse_args()
+    chosen = [one for one in MUTANTS if not given.words or any(word in one.key for word in given.words)]
     for one in chosen:
         if one.before not in (ROOT / "sordino" / one.file).read_text():
             sys.exit(f"{one.name}: {one.file} no longer holds {one.before!r}; bring the mutant up to date.")
-    for heavy in HEAVY:  # once, and not in each of a hundred forks
+    for heavy in HEAVY:
         importlib.import_module(heavy)
-    begin, survivors = time.monotonic(), []
-    with ThreadPoolExecutor(2) as pool:
-        for one, caught in zip(chosen, pool.map(killed, chosen), strict=True):
-            print(f"{'caught  ' if caught else 'SURVIVED'}  {one.file}: {one.name}", flush=True)
-            if not caught:
-                survivors.append(one.name)
-    minutes = (time.monotonic() - begin) / 60
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught in {minutes:.0f} minutes")
-    sys.exit(1 if survivors else 0)
+    runner = Runner(ROOT, ROOT / "tests/killers.json", ROOT / "build/mutants.json", LATER, jobs=given.jobs)
+    try:
+        found = runner.run(chosen, MUTANTS, given.resume)
+    except KeyboardInterrupt:
+        sys.exit("Interrupted; --resume goes on from here.")
+    sys.exit(0 if all(verdict == CAUGHT for verdict in found.values()) else 1)
 
 
 if __name__ == "__main__":
