@@ -531,6 +531,29 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "if terms.is_summed(releases) and any(isinstance(value, Each)",
                 "if False and any(isinstance(value, Each)",
             ),
+            ("half of what a run may cost is written down", "max(found.values())", "max(found.values()) / 2"),
+            (
+                "what observers may learn is not written down",
+                "if len(set(found.values())) > 1 else {}",
+                "if False else {}",
+            ),
+        ],
+    ),
+    (
+        "deploy/terms.py",
+        "tests/deploy/test_session.py tests/deploy/test_terms.py tests/deploy/test_spending.py "
+        "tests/methods/test_dp_fedsgd.py",
+        [
+            (
+                "half of what a run may cost is reserved",
+                "dict.fromkeys(VIEWS, float(plan.budgets[number]))",
+                "dict.fromkeys(VIEWS, float(plan.budgets[number]) / 2)",
+            ),
+            (
+                "half of what sums with shared noise may cost is reserved",
+                "integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta)",
+                "integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta) / 2",
+            ),
         ],
     ),
     (
@@ -551,6 +574,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("a roster is no rule", "exclude=unset), members]", "exclude=unset)]"),
             ("settings that name code", "if strange:", "if False:"),
             ("a trusted server", "if not experiment.active_server and not", "if False and not"),
+            ("thresholds beyond the rules", "self._check_bounds(cover.bounds)", "pass"),
+            ("thresholds of records beyond the rules", "self._check_bounds(taken.rows)", "pass"),
+            ("thresholds below the rules", "(bounds >= low) & (bounds <= high)", "(bounds <= high)"),
+            ("thresholds above the rules", "(bounds >= low) & (bounds <= high)", "(bounds >= low)"),
             ("numbers that are not finite", "check_finite(public.message)", "pass"),
             ("what one alone is told", "if isinstance(value, Each):", "if False:"),
             (
@@ -2737,6 +2764,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/auditing/test_cheats.py tests/auditing/test_false_claims.py",
         [
             (
+                "the same records again",
+                "prepared if change is None else replace(prepared, data=change(prepared.data))",
+                "prepared",
+            ),
+            (
                 "whom the script asks is not compared",
                 "!= (name, [int(one) for one in who])",
                 "!= (name, list(asked.question.clients))",
@@ -2810,7 +2842,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "auditing/recorded_run.py",
         "tests/auditing/test_false_claims.py",
-        [],
+        [("an audited run ends where it was stopped", "replace(ended_at, over=False)", "ended_at")],
     ),
     (
         "federation/transcript.py",

@@ -142,6 +142,24 @@ def test_without_a_roster_nobody_elses_noise_is_counted_on() -> None:
     assert dataclasses.replace(rules(), roster=(member,)).view == "outsider"
 
 
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedavg-record", "dp-fedsgd"])
+def test_thresholds_outside_the_owners_range_are_refused(method: str) -> None:
+    found = terms(method=method)
+    gate = Gate(found.at_site(0, 100), Secure(Seeded(0)), MECHANISMS["integers"])
+    owner = rules(unit="record", clip=(0.25, 1.5))
+
+    def ask(clip: float) -> None:
+        message = {"global": found.initial, "clip": clip}
+        public = Public(message, [0], {}, found.learner.layout.layers)
+        owner.check_question(found, found.steps()["local"], public, gate)
+
+    for clip in (0.25, 1.0, 1.5):
+        ask(clip)
+    for clip in (0.249, 1.501):
+        with pytest.raises(RefusedError, match="a clipping threshold is not between 0.25 and 1.5"):
+            ask(clip)
+
+
 @pytest.mark.parametrize("multiplier", [1.0, 1e6])
 def test_noise_that_eats_the_signal_is_refused_before_anything_is_computed(multiplier: float) -> None:
     found = terms()
