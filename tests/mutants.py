@@ -772,7 +772,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("apart: rounding is forgotten", "rounding(self.most + 8, self.gradients)", "0"),
             ("apart: norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
-            ("apart: NaN spoils the sum", "torch.where(weight.unsqueeze(1) > 0, part, 0.0)", "part"),
+            ("apart: NaN spoils the sum", "torch.where(weight.unsqueeze(1) != 0, part, 0.0)", "part"),
             (
                 "apart: one dropout for all",
                 'in_dims=(None, 0, 0), randomness="different"',
@@ -1036,7 +1036,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_unit.py tests/report/test_neighbours.py",
         [
             ("delta hides records among clients", "return records if self.record_level else clients", "return clients"),
-            ("rows are not told from persons", "[rows_words(figures or {})] if self.record_level else []", "[]"),
+            (
+                "rows are not told from persons",
+                "[rows_words(figures or {}, observer)] if self.record_level else []",
+                "[]",
+            ),
+            ("one observer's figures for all", 'f" for the {observer}" if observer else ""', '""'),
             ("documents do not tell rows from persons", "if unit.record_level else found", "if False else found"),
         ],
     ),
@@ -1128,7 +1133,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/federation/test_failing_steps.py tests/deploy/test_failing_sites.py tests/privacy/test_gradients.py "
         "tests/test_contract.py",
         [
-            ("records: NaN spoils the sum", "chosen[known]", "chosen"),
+            ("records: NaN spoils the sum", "book.blank(~torch.isfinite(norms).all(dim=1))", "pass"),
             (
                 "apart: validation records are judged as a batch",
                 "self.__keeper.logits(flat, x)",
@@ -3235,7 +3240,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("sums: any weights", "            check_weights(weights, len(self._task.groups))", "            pass"),
             (
                 "sums: any weights of stacked clients",
-                "            check_weights(weights, len(self.__task.groups))",
+                "            check_weights(weights, len(self.__task.groups), len(self.__sizes))",
                 "            pass",
             ),
             (
@@ -3256,13 +3261,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: weights of other records",
-                "mine = of_records[begin : begin + len(norms)]",
-                "mine = of_records[: len(norms)]",
+                "else of_records[begin : begin + len(norms)]",
+                "else of_records[: len(norms)]",
             ),
             (
                 "sums: weights where records are not finite",
-                "return self._sum(flat, chosen[known], weights)",
-                "return self._sum(flat, chosen[known])",
+                "return self._sum(flat, chosen, weights, spoiled=True)",
+                "return self._sum(flat, chosen, spoiled=True)",
+            ),
+            (
+                "sums: a record that overflows has dropout drawn anew",
+                "_restore_random_state(flat.device, begun)",
+                "pass",
             ),
             (
                 "sums: stacked clients share coins",
@@ -3301,7 +3311,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "factors",
             ),
             ("sums: infinite weights", "bool((weights.abs() <= MAX_WEIGHT).all())", "True"),
-            ("sums: too few weights", "weights.shape[-1:] != (groups,) or", "False or"),
+            ("sums: too few weights", "weights.shape != shape or", "False or"),
+            ("sums: weights of weights", "weights.shape != shape or", "weights.shape[-1:] != (groups,) or"),
         ],
     ),
     (

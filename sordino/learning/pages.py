@@ -108,6 +108,17 @@ class Page:
         """Number of parameter tensors of the layer."""
         return sum(1 for _ in self.layer.parameters())
 
+    def blank(self, records: Tensor) -> None:
+        """Put zeros in place of what is kept of some records, a boolean for each: numbers that are not finite stay so
+        whatever they are multiplied by."""
+
+        def blanked(rows: Tensor) -> Tensor:
+            return torch.where(records.view(-1, *(1 for _ in rows.shape[1:])), 0.0, rows)
+
+        self.inputs = blanked(self.inputs)
+        self.slope = None if self.slope is None else blanked(self.slope)
+        self._gradients = None if self._gradients is None else [blanked(part) for part in self._gradients]
+
     def sum_of_squares(self) -> list[Tensor]:
         """The sum over records of the squared gradient, entry by entry, for each parameter of the layer."""
         if self._is_plain():

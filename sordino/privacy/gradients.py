@@ -215,30 +215,34 @@ class PrivateRecords:
         return torch.cat([book.part_norms(parts) for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
+        begun = _random_state(flat.device)
         total = self._sum(flat, chosen, weights)
         if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
-        # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
-        books = self.__keeper.books(flat, self._batch(chosen))
-        norms = torch.cat([book.part_norms(len(self._limits[0])) for book in books])
-        known = torch.isfinite(norms).all(dim=1)
-        return self._sum(flat, chosen[known], weights)
+        # Zero times NaN is not zero: records whose gradients are not finite are left out altogether. Dropout draws the
+        # same numbers again: with others, what all other records add would depend on whether one of these is there.
+        _restore_random_state(flat.device, begun)
+        return self._sum(flat, chosen, weights, spoiled=True)
 
-    def _sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
+    def _sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None, spoiled: bool = False) -> Tensor:
+        """Sum over the chosen records; `spoiled` says that some have gradients that are not finite."""
         if len(chosen) == 0:
             return torch.zeros_like(flat)
         limit, normalised = self._limits
         batch, clip = self._batch(chosen), limit.to(flat.device)
-        plain = not normalised and weights is None
+        plain = not normalised and weights is None and not spoiled
         if self.__compiled is not None and plain and self.__compiled.fits(len(chosen), clip):
             return self.__compiled(flat, batch.x, batch.y, clip)
         books = self.__keeper.books(flat, batch)
-        if weights is None:
+        if weights is None and not spoiled:
             return functools.reduce(torch.Tensor.add_, (clipped_sum(book, clip, normalised) for book in books))
-        of_records, begin, total = weights.to(flat.device)[_groups(self._task, batch.y)], 0, torch.zeros_like(flat)
+        of_records = None if weights is None else weights.to(flat.device)[_groups(self._task, batch.y)]
+        begin, total = 0, torch.zeros_like(flat)
         for book in books:
             norms = book.part_norms(clip.shape[-1])
-            mine = of_records[begin : begin + len(norms)]
+            if spoiled:
+                book.blank(~torch.isfinite(norms).all(dim=1))
+            mine = None if of_records is None else of_records[begin : begin + len(norms)]
             total += book.weighted_sum(weighted_factors(norms, clip, mine, normalised))
             begin += len(norms)
         return total
@@ -257,6 +261,22 @@ class PrivateRecords:
 def _groups(task: Task, targets: Tensor) -> Tensor:
     """Place in the task's groups of each target: int64 of the same shape."""
     return torch.from_numpy(task.group(targets.reshape(-1).cpu().numpy())).reshape(targets.shape).to(targets.device)
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """State of torch's global stream, from which dropout draws."""
+    if device.type == "cpu":
+        return torch.default_generator.get_state()
+    state: Tensor = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def _restore_random_state(device: torch.device, state: Tensor) -> None:
+    """Set torch's global stream to an earlier `state`."""
+    if device.type == "cpu":
+        torch.default_generator.set_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
 
 
 class BlankRecords(PrivateRecords):
@@ -354,7 +374,7 @@ class Stack:
         if not self.__batches:
             raise UserError("A step without a release of summed gradients asked for one: declare `GradientSum`.")
         if weights is not None:
-            check_weights(weights, len(self.__task.groups))
+            check_weights(weights, len(self.__task.groups), len(self.__sizes))
         chosen = torch.zeros(len(self.__sizes), max(self.__sizes), dtype=torch.bool)
         for row, count, batch in zip(chosen, self.__sizes, self.__batches, strict=True):
             row[:count] = batch.coins(count)

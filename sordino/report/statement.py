@@ -19,7 +19,13 @@ from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.privacy.unit import Unit, protection
 from sordino.privacy.views import View
-from sordino.report.wording import UNPROTECTED, observers_differ, protects_nothing, replacement_words, with_full_stop
+from sordino.report.wording import (
+    UNPROTECTED,
+    observer_of_figures,
+    protects_nothing,
+    replacement_words,
+    with_full_stop,
+)
 from sordino.store.ledger_rows import Account
 from sordino.store.spending import over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
@@ -136,7 +142,7 @@ def statement_of(store: Store, run: str) -> Statement:
     names = list(models.about.clients)
     simulated = not summary.deployed
     schema = models.about.meaning.schema
-    protects = protection(row.unit, summary.epsilon_rows)
+    protects = protection(row.unit, summary.epsilon_rows, observer_of_figures(summary.epsilon, summary.protect_from))
     level = summary.record_level
     total = over_runs(store, row.people, row.unit, summary.delta)
     return Statement(
@@ -283,9 +289,7 @@ def _protection(found: Statement) -> list[str]:
         return [f"{UNPROTECTED}. {attack}"]
     unit = "one record of a client" if found.unit.record_level else "one client as a whole"
     planned = f"The noise was planned against the observer {found.planned_for}."
-    if found.unit.record_level and observers_differ(epsilon):
-        planned += " The figures for replaced contents and for several rows are those of this observer."
-    elif found.unit.record_level:
+    if found.unit.record_level and _observer(found) is None:
         planned = "Each client adds noise of its own, which holds against every observer."
     return [
         f"The figures protect {unit}. A smaller epsilon means stronger protection. Delta is "
@@ -301,12 +305,18 @@ def _neighbours(found: Statement) -> list[str]:
     compared = f"The figures compare two worlds that differ in one {found.unit}. Neighbours: {found.neighbours}."
     if not found.unit.record_level:
         return [compared]
-    exchanged = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
+    exchanged, observer = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED), _observer(found)
+    whose = "" if observer is None else f" for the observer {observer}, and more for observers with a larger epsilon"
     return [
         f"{compared} Records are counted as they were read. If a record's contents are replaced by others, epsilon is "
-        f"at most {exchanged}.",
+        f"at most {exchanged}{whose}.",
         found.rows_not_persons,
     ]
+
+
+def _observer(found: Statement) -> str | None:
+    """Observer whom figures of which there is one alone are for; None where they hold for all."""
+    return observer_of_figures({one.name: one.epsilon for one in found.observers}, found.planned_for)
 
 
 def _join(names: list[str]) -> str:

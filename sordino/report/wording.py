@@ -21,17 +21,24 @@ def protects_nothing(epsilon: Mapping[Any, float | None]) -> bool:
     return all(value is None for value in epsilon.values())
 
 
-def observers_differ(epsilon: Mapping[Any, float | None]) -> bool:
-    """Whether epsilon is not the same for all observers: noise is shared out over clients' messages, and each observer
-    meets another part of it."""
-    return len(set(epsilon.values())) > 1
+def observer_of_figures(epsilon: Mapping[Any, float | None], protect_from: str) -> str | None:
+    """Observer whom figures of which there is one alone are for: the one whom noise was planned against, or None where
+    all observers have the same epsilon and the figures hold for all."""
+    return None if len(set(epsilon.values())) == 1 else protect_from
 
 
-def neighbour_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None) -> list[str]:
+def neighbour_words(
+    unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None, observer: str | None = None
+) -> list[str]:
     """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
-    and persons; `epsilon_rows` holds the epsilon of a person by the number of its rows at one client, where it is
-    known."""
-    return [f"Neighbours: {unit.neighbours}.", *unit.caveats(epsilon_rows)]
+    and persons.
+
+    Args:
+        unit: what is protected.
+        epsilon_rows: epsilon of a person by the number of its rows at one client, where it is known.
+        observer: `observer_of_figures` for these.
+    """
+    return [f"Neighbours: {unit.neighbours}.", *unit.caveats(epsilon_rows, observer)]
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:

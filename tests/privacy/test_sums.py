@@ -329,6 +329,7 @@ def test_weights_multiply_before_gradients_are_limited(keeper: Any) -> None:
     assert torch.allclose(both.alone(WEIGHTS, keeper), expected, atol=1e-5)
     assert torch.allclose(both.stacked(WEIGHTS), expected, atol=1e-5)
     assert torch.allclose(both.alone(torch.ones(3)), both.alone(), atol=1e-6)
+    assert torch.allclose(both.alone(-WEIGHTS, keeper), -expected, atol=1e-5), "a negative weight is one, too"
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
@@ -402,17 +403,50 @@ def test_normalised_factors_are_below_the_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [torch.tensor([1.0, math.inf, 1.0]), torch.tensor([1.0, math.nan, 1.0]), torch.ones(2), torch.ones(4)]
+    "weights",
+    [
+        *(torch.tensor([1.0, math.inf, 1.0]), torch.tensor([1.0, math.nan, 1.0]), torch.ones(2), torch.ones(4)),
+        *(torch.ones(1, 3), torch.ones(3, 3), torch.ones(1, 1, 3)),
+    ],
 )
 def test_weights_that_one_label_could_show_through_are_refused(weights: Tensor) -> None:
-    """Applied, they would clear a whole sum, or fail, where one record has the label."""
+    """Applied, they would clear a whole sum, or fail, where one record has the label: one row of weights fails where a
+    record has another label than the first. As many rows as labels let the lengths of as many records limit others."""
     both = Both()
     with pytest.raises(UserError, match="Weights of records must be 3 numbers"):
         both.data(0).gradient_sum(both.flat, weights)
-    if len(weights) == 3:
+    if weights.shape == (3,):
         with pytest.raises(UserError, match="Weights of records must be 3 numbers"):
             both.stacked(weights)
-    check_weights(WEIGHTS.repeat(5, 1), 3)
+    check_weights(WEIGHTS.repeat(5, 1), 3, 5)
+    with pytest.raises(UserError, match="Weights of records must be 3 numbers"):
+        check_weights(WEIGHTS.repeat(4, 1), 3, 5)
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([2.0, 0.5])])
+@pytest.mark.parametrize("keeper", [Bookkeeper, Singles])
+def test_a_record_that_overflows_now_and_then_moves_a_sum_by_no_more_than_its_threshold(
+    keeper: Any, weights: Tensor | None
+) -> None:
+    """Dropout lets it overflow or not. Were numbers drawn anew for a second look, it could spoil the whole sum after
+    all, and others' gradients would differ from those beside a record that never counts."""
+    torch.manual_seed(0)
+    learner = Learner(nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2)), Classification.numbered(2))
+    flat, y, nobody = torch.randn(learner.layout.size), torch.arange(30) % 2, torch.zeros(30, dtype=torch.bool)
+    x, limit = torch.randn(30, 3) + 3, torch.tensor([1.0], dtype=torch.float64)
+
+    def total(seed: int, odd: float) -> Tensor:
+        records = torch.where((torch.arange(30) == 7).unsqueeze(1), odd, x)
+        batch = DrawnBatch(SOURCE, (0, 0), 1.0, limit)
+        data = PrivateRecords(records, y, nobody, keeper(learner), None, False, None, batch)
+        torch.manual_seed(seed)
+        return open_sealed(data.gradient_sum(flat, weights)).double()
+
+    for seed in range(40):
+        found, without = total(seed, 3e38), total(seed, math.nan)
+        assert without.isfinite().all()
+        assert float((found - without).norm()) <= 1.0
+        assert float(without.norm()) > 1.0
 
 
 def test_steps_without_such_a_release_get_no_sums() -> None:

@@ -18,6 +18,7 @@ from sordino.report.wording import (
     attack_words,
     epsilon_words,
     neighbour_words,
+    observer_of_figures,
     percent,
     protects_nothing,
     replacement_words,
@@ -96,8 +97,12 @@ def protection(run: RunContent) -> str:
     if level is None:
         return " ".join([f"One whole client is protected, at delta = {delta}.", *neighbour_words(Unit.CLIENT)])
     replaced = replacement_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
+    observer = observer_of_figures(run.summary.epsilon, run.summary.protect_from)
+    whose = "" if observer is None else f" for the {observer}"
     protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
-    return " ".join([f"{protecting} {replaced}.", *neighbour_words(Unit.RECORD, run.summary.epsilon_rows)])
+    return " ".join(
+        [f"{protecting} {replaced}{whose}.", *neighbour_words(Unit.RECORD, run.summary.epsilon_rows, observer)]
+    )
 
 
 def experiment_file(run: RunContent) -> str:
@@ -167,7 +172,9 @@ def _cost(group: Group, row: ComparisonRow) -> list[str]:
         f"{delta_text(row.delta)} whether one {LEARNED[unit]}. The best attack is right in {attack} of all cases; "
         "guessing is right in 50%."
     )
-    sentence = " ".join([sentence, *unit.caveats(group.first.summary.epsilon_rows)])
+    told = group.first.summary
+    observer = observer_of_figures(told.epsilon, told.protect_from)
+    sentence = " ".join([sentence, *unit.caveats(told.epsilon_rows, observer)])
     if view == "server":
         return [sentence]
     return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(row.epsilon['server'])}."]

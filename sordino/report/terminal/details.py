@@ -19,7 +19,7 @@ from sordino.privacy.budget.client_level_plan import Plan
 from sordino.privacy.unit import Unit
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.results import epsilon_text, views_table
-from sordino.report.wording import bound_words, neighbour_words, observers_differ, percent
+from sordino.report.wording import bound_words, neighbour_words, observer_of_figures, percent
 from sordino.store.ledger_rows import Account
 from sordino.util.formatting import delta_text
 
@@ -48,17 +48,17 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
 
 
 def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]:
-    replaced = epsilon_text(plan.epsilon_replace_one)
-    planned = f"; planned for: {protect_from}, whose figures follow" if observers_differ(plan.epsilon) else ""
+    replaced, observer = epsilon_text(plan.epsilon_replace_one), observer_of_figures(plan.epsilon, protect_from)
+    whose = "" if observer is None else f" for the {observer}"
     return [
         Text(f"noise multiplier {plan.noise_multiplier:.4g} for each gradient, median over clients", style="bold"),
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
-            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most{planned}; if one "
-            f"record is replaced by another: at most {replaced}"
+            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; if one "
+            f"record is replaced by another: at most {replaced}{whose}"
         ),
-        *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows)),
+        *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows, observer)),
         "",
         _clients_table(plan.clients),
     ]

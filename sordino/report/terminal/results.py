@@ -20,7 +20,7 @@ from sordino.report.wording import (
     epsilon_words,
     method_name,
     neighbour_words,
-    observers_differ,
+    observer_of_figures,
     percent,
     protects_nothing,
     replacement_words,
@@ -119,18 +119,18 @@ def _meaning(summary: Summary) -> list[str]:
     level = summary.record_level
     if level is None:
         return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words(Unit.CLIENT)]
-    holds = "each client's noise holds for every observer"
-    if observers_differ(summary.epsilon):
-        holds = f"planned for: {summary.protect_from}, whose figures follow"
+    observer = observer_of_figures(summary.epsilon, summary.protect_from)
+    noise = "each client's noise holds for every observer" if observer is None else f"planned for: {observer}"
+    whose = "" if observer is None else f" (for the {observer})"
     sentences = [
-        f"{at}; protects one record; {holds}",
-        *neighbour_words(Unit.RECORD, summary.epsilon_rows),
+        f"{at}; protects one record; {noise}",
+        *neighbour_words(Unit.RECORD, summary.epsilon_rows, observer),
     ]
     if level.epsilon_clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())
         replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
-        sentences.append(f"over clients: {spread}")
-        sentences.append(f"if one record is replaced by another: {replaced}")
+        sentences.append(f"over clients{whose}: {spread}")
+        sentences.append(f"if one record is replaced by another{whose}: {replaced}")
     return sentences
 
 
