@@ -82,7 +82,7 @@ class BuiltNetwork:
         return Learner(self.module, self.task, self.precision)
 
 
-HEAD = "logistic"
+HEAD = "head"
 """Network on features where none is named: noise grows with parameters, and features carry the rest."""
 
 

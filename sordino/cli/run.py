@@ -63,7 +63,7 @@ def getting_ready(as_json: bool) -> Iterator[None]:
 
 
 @taking(
-    *(*DATA, "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
+    *(*DATA, "features", "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
     *("budget_over_runs", "seed", "workers", "store", "set"),
 )
 def run(

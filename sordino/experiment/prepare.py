@@ -14,7 +14,7 @@ import torch
 
 from sordino.data import Dataset, FederatedData, federate, load
 from sordino.data.dataset import Dealt
-from sordino.data.federate import client_count, fingerprint
+from sordino.data.federate import Represent, client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
@@ -98,10 +98,11 @@ def deal_with_public(experiment: Experiment) -> tuple[FederatedData, Dataset | N
 
 
 def _deal(
-    experiment: Experiment, method: Method | None, raw: bool = False
+    experiment: Experiment, method: Method | None, raw: bool = False, outline: bool = False
 ) -> tuple[FederatedData, Dataset | None, Extractor | None]:
     """Deal records to clients, and set public ones aside where the experiment or the method asks for them. Clients hold
-    features where the experiment has some, unless `raw` records are wanted."""
+    features where the experiment has some, unless `raw` records are wanted; with `outline` these are zeros of the right
+    shape, where nobody looks at them."""
     dataset = load(experiment.data, experiment.data_dir, experiment.reading())
     if experiment.records is not None:
         dataset = fewer(dataset, experiment.records, experiment.seed)
@@ -113,7 +114,10 @@ def _deal(
     extractor = None if raw else build_extractor(experiment, tuple(dataset.x.shape[1:]))
     if extractor is None:
         return federate(dataset, experiment.partition, experiment.clients, *how), public, None
-    represent = functools.partial(extractor.apply, device=experiment.device)
+    represent: Represent = functools.partial(extractor.apply, device=experiment.device)
+    if outline:
+        output = extractor.output
+        represent = lambda x: torch.zeros(len(x), *output)  # noqa: E731
     data = federate(check_apart(extractor, dataset), experiment.partition, experiment.clients, *how, represent)
     return data, None if public is None else replace(public, x=represent(public.x)), extractor
 
@@ -128,7 +132,7 @@ def _represented(data: FederatedData, extractor: Extractor, device: str) -> Fede
 def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[FederatedData, Facts]:
     """Load the data and build the network, to be looked at; `method` may need public records and refuse data."""
     check_device(experiment.device)
-    data, public, extractor = _deal(experiment, method)
+    data, public, extractor = _deal(experiment, method, outline=True)
     if method is not None:
         method.check_data(data.people)
     network = build_network(experiment, data.shape, data.task)

@@ -29,7 +29,8 @@ class FeatureChoice(BaseModel):
     """`scattering`, `package.module:factory` (or `backbone.py:factory`) for a network of your own, or a torch.export
     program `NAME.pt2`."""
     weights: Path | None = None
-    """File of weights (safetensors) of your own network."""
+    """File of weights (safetensors): of your own network, or of a projection of scattering coefficients (`python -m
+    sordino.features.projection`)."""
     digest: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """SHA-256 of the file of weights or of the program: another file is refused. A run writes it down."""
     trained_on: str | None = Field(default=None, min_length=1)
@@ -75,7 +76,7 @@ class FeatureChoice(BaseModel):
 
 SCATTERING_KEYS = ("public", "scales", "angles", "pool", "width", "projection", "seed")
 """Settings of scattering alone."""
-OWN_KEYS = ("weights", "digest", "trained_on", "options")
+OWN_KEYS = ("options",)
 """Settings of the user's own extractors alone."""
 
 
@@ -171,5 +172,7 @@ def _check_settings(choice: FeatureChoice) -> None:
             f"features.public names data for a projection by principal components, and projection is "
             f"{choice.projection!r}: leave one of them out."
         )
+    if not choice.is_own and choice.weights is not None and (choice.public or choice.projection not in (None, "public")):
+        raise UserError("features.weights is a projection already: leave out public and projection.")
     if choice.projection == "none" and choice.width is not None:
         raise UserError('features.projection = "none" keeps all coefficients: leave out width.')

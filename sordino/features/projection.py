@@ -1,8 +1,7 @@
 """Projections of scattering coefficients to a few numbers, made of public data or of random numbers.
 
 A projection by principal components subtracts the mean of the public records' coefficients and takes their widest
-directions, each divided by the fourth root of its variance, so that what remains has the square root of it. It is kept
-in half precision. That of Fashion-MNIST comes with Sordino, and this made it:
+directions, each divided by the square root of its variance, so that all count alike. It is kept in half precision. That of Fashion-MNIST comes with Sordino, and this made it:
 
     python -m sordino.features.projection fashion-mnist sordino/features/fashion_mnist.safetensors
 """
@@ -29,7 +28,7 @@ from sordino.util.files import write_whole
 
 SHIPPED = Path(__file__).with_name("fashion_mnist.safetensors")
 """Projection of Fashion-MNIST, for grey images of 28x28."""
-SHIPPED_DIGEST = "15b63da1c41889d529bfe84bf88d5e8a34355cffaf7e4d5a235f538b051d7387"
+SHIPPED_DIGEST = "ba3d6c61fdfb790cb245aec89065307fc8acd6f86046136d1d57b9acc3986538"
 SHIPPED_SHAPE = (1, 28, 28)
 SHIPPED_DATA = "fashion-mnist"
 WIDEST = 256
@@ -107,7 +106,7 @@ def principal(coefficients: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
     many = min(width, int((variances > LEAST_VARIANCE * variances[0]).sum()))
     variances, directions = variances[:many], directions[:, :many]
     signs = np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(many)])
-    scaled = directions * signs / variances**0.25
+    scaled = directions * signs / np.sqrt(variances)
     centre, matrix = (torch.from_numpy(np.ascontiguousarray(one)).half().float() for one in (mean, scaled))
     return centre, matrix
 
