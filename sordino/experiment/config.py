@@ -192,8 +192,7 @@ class Experiment(BaseModel):
             _check_agreement(given, within)
             given |= within
             _read_schema(given)
-            if of_features:
-                given["features"] = merged(given.get("features", values.get("features")), of_features)
+            given |= merged(given.get("features", values.get("features")), of_features)
             settings |= flat
             values |= given
             if "epsilon" in given and "noise_multiplier" not in given:

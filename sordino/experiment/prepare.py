@@ -140,9 +140,7 @@ def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[Fe
     return data, _facts(data, public, network, extractor)
 
 
-def _facts(
-    data: FederatedData, public: Dataset | None, network: BuiltNetwork, extractor: Extractor | None
-) -> Facts:
+def _facts(data: FederatedData, public: Dataset | None, network: BuiltNetwork, extractor: Extractor | None) -> Facts:
     """Collect the facts that the terms follow from."""
     return Facts(
         clients=len(data.clients),

@@ -124,17 +124,20 @@ def parse(text: str) -> dict[str, Any]:
     for pair in tail.split(","):
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key:
-            raise UserError(f"features = {quoted(text)}: write settings as key=value, as in scattering:pool=3,width=128.")
+            raise UserError(f"features = {quoted(text)}: settings are key=value, as in scattering:pool=3,width=128.")
         table[key.replace("-", "_")] = _value(value)
     return table
 
 
-def merged(before: Any, changes: Mapping[str, Any]) -> Any:
-    """Return the key `features` with some of its settings changed, as `--set features.width=64` does."""
+def merged(before: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key `features`, as a table of it alone, with some of its settings changed, as `--set
+    features.width=64` does; nothing where nothing changes."""
+    if not changes:
+        return {}
     if isinstance(before, FeatureChoice):
         before = before.model_dump(exclude_none=True)
     table = parse(before) if isinstance(before, str) else dict(before or {})
-    return {**table, **changes}
+    return {"features": {**table, **changes}}
 
 
 def _value(text: str) -> Any:
@@ -172,7 +175,11 @@ def _check_settings(choice: FeatureChoice) -> None:
             f"features.public names data for a projection by principal components, and projection is "
             f"{choice.projection!r}: leave one of them out."
         )
-    if not choice.is_own and choice.weights is not None and (choice.public or choice.projection not in (None, "public")):
+    if (
+        not choice.is_own
+        and choice.weights is not None
+        and (choice.public or choice.projection not in (None, "public"))
+    ):
         raise UserError("features.weights is a projection already: leave out public and projection.")
     if choice.projection == "none" and choice.width is not None:
         raise UserError('features.projection = "none" keeps all coefficients: leave out width.')

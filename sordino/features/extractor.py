@@ -10,8 +10,6 @@ one record: whatever is promised to records or clients holds as it does without 
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import copy
 import hashlib
 import io
@@ -52,6 +50,7 @@ from sordino.features.scattering import Normalised, Scattering
 from sordino.models.checks import find_change_in_evaluation, mixes_in_evaluation
 from sordino.models.own import call
 from sordino.models.tokens import declare_tokens, examples
+from sordino.util.display import extraction_watch
 from sordino.util.files import read_file
 from sordino.util.import_by_name import current_directory_importable, find, user_code_error
 
@@ -70,20 +69,6 @@ NOTHING = "nothing"
 """Declaration of weights that no data have trained."""
 Files = Callable[[str], bytes | None]
 """Contents of a file by its SHA-256; None where there is none."""
-Progress = Callable[[int, int], None]
-"""Is told how many records are done, and of how many."""
-
-_progress: contextvars.ContextVar[Progress | None] = contextvars.ContextVar("features' progress", default=None)
-
-
-@contextlib.contextmanager
-def watching_extraction(tell: Progress) -> Iterator[None]:
-    """Tell how extraction goes on, while this is open."""
-    token = _progress.set(tell)
-    try:
-        yield
-    finally:
-        _progress.reset(token)
 
 
 @dataclass(frozen=True)
@@ -149,7 +134,7 @@ class Extractor:
 
 def in_parts(module: nn.Module, x: Tensor, device: str = "cpu") -> Iterator[np.ndarray]:
     """Outputs of a frozen module for records, in parts of equal size but the last."""
-    tell, module = _progress.get(), module.to(device)
+    tell, module = extraction_watch.get(), module.to(device)
     for begin in range(0, len(x), AT_ONCE):
         part = x[begin : begin + AT_ONCE]
         missing = AT_ONCE - len(part)
@@ -197,8 +182,8 @@ def rebuilt(document: Mapping[str, Any], shape: tuple[int, ...], tensors: Mappin
         found = _own(choice, shape, None, tensors)
     if found.digest != document["digest"]:
         raise UserError(
-            f"The features {choice.extractor!r} are not those that these models were trained on: their code has changed "
-            "since. Put back the code of then."
+            f"The features {choice.extractor!r} are not those that these models were trained on: their code has "
+            "changed since. Put back the code of then."
         )
     return found
 
@@ -212,8 +197,8 @@ def _with_content(choice: FeatureChoice, files: Files | None) -> tuple[FeatureCh
         content = files(choice.digest)
         if content is None:
             raise UserError(
-                f"The features {choice.extractor!r} need the file of weights with SHA-256 {choice.digest}, which is not "
-                "among this site's `feature_files`."
+                f"The features {choice.extractor!r} need the file of weights with SHA-256 {choice.digest}, which is "
+                "not among this site's `feature_files`."
             )
         return choice, content
     if path is None:
@@ -227,8 +212,8 @@ def _with_content(choice: FeatureChoice, files: Files | None) -> tuple[FeatureCh
     found = hashlib.sha256(content).hexdigest()
     if choice.digest not in (None, found):
         raise UserError(
-            f"The file {path} of features has SHA-256 {found}, and {choice.digest} is wanted: put back the file of then, "
-            "or leave out features.digest and start a new run."
+            f"The file {path} of features has SHA-256 {found}, and {choice.digest} is wanted: put back the file of "
+            "then, or leave out features.digest and start a new run."
         )
     return choice.model_copy(update={"digest": found}), content
 
@@ -251,8 +236,8 @@ def _scattering(
     if kind == "random":
         if choice.projection is None:
             notes = (
-                f"No projection of public images fits images of {'x'.join(map(str, shape))}: scattering coefficients are "
-                "projected at random. Public images of this shape make better features: name them with "
+                f"No projection of public images fits images of {'x'.join(map(str, shape))}: scattering coefficients "
+                "are projected at random. Public images of this shape make better features: name them with "
                 "features.public.",
             )
         projection = Projection(*random_directions(many, width, choice.seed), "nothing")
@@ -294,8 +279,8 @@ def _public_projection(
         found = _components(choice.public, transform, data_dir, max(width, WIDEST))
     if len(found.mean) != many:
         raise UserError(
-            f"The projection of {found.origin} is for {len(found.mean):,} scattering coefficients, and these images have "
-            f"{many:,}: make one of images of their shape, with equal scales, angles and pool."
+            f"The projection of {found.origin} is for {len(found.mean):,} scattering coefficients, and these images "
+            f"have {many:,}: make one of images of their shape, with equal scales, angles and pool."
         )
     return found
 
@@ -350,9 +335,9 @@ def _own(
     name = choice.extractor
     if choice.trained_on is None:
         raise UserError(
-            f"Say which public data the features {name!r} were trained on, as in features.trained_on = \"imagenet\"; "
-            f'"{NOTHING}" where their weights are random. It stands in the privacy statement: features that were trained '
-            "on the clients' own records would tell of them without noise."
+            f'Say which public data the features {name!r} were trained on, as in features.trained_on = "imagenet"; '
+            f'"{NOTHING}" where their weights are random. It stands in the privacy statement: features that were '
+            "trained on the clients' own records would tell of them without noise."
         )
     program = None
     if choice.is_program:
@@ -370,9 +355,7 @@ def _own(
         code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(source_files(find(name)))]
         digest = _digest(["own", list(shape), choice.options, code], module.state_dict())
     output = try_out(name, module, shape)
-    trained = (
-        "which no data have trained" if choice.trained_on == NOTHING else f"trained on {choice.trained_on}"
-    )
+    trained = "which no data have trained" if choice.trained_on == NOTHING else f"trained on {choice.trained_on}"
     origin = f"The features of records are outputs of the frozen network {name}, {trained}, as the experiment declares."
     return Extractor(choice, module, shape, output, digest, origin, program)
 
@@ -401,7 +384,9 @@ def _load_weights(name: str, module: nn.Module, tensors: Mapping[str, Tensor]) -
     try:
         module.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
-        raise UserError(f"The weights do not fit the network {name!r} of features: {' '.join(str(error).split())}") from error
+        raise UserError(
+            f"The weights do not fit the network {name!r} of features: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _program(name: str, content: bytes) -> nn.Module:
@@ -445,8 +430,8 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...]) -> tuple[int, 
         raise UserError(f"The {changed} of the features {name!r} changes as records pass: an extractor must be frozen.")
     if mixed:
         raise UserError(
-            f"The features {name!r} of a record depend on the other records of a batch: an extractor sees one record at "
-            "a time. Take means, norms and attention over the other dimensions only."
+            f"The features {name!r} of a record depend on the other records of a batch: an extractor sees one record "
+            "at a time. Take means, norms and attention over the other dimensions only."
         )
     return tuple(first.shape[1:])
 

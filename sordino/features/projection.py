@@ -1,7 +1,8 @@
 """Projections of scattering coefficients to a few numbers, made of public data or of random numbers.
 
 A projection by principal components subtracts the mean of the public records' coefficients and takes their widest
-directions, each divided by the square root of its variance, so that all count alike. It is kept in half precision. That of Fashion-MNIST comes with Sordino, and this made it:
+directions, each divided by the square root of its variance, so that all count alike. It is kept in half precision.
+That of Fashion-MNIST comes with Sordino, and this made it:
 
     python -m sordino.features.projection fashion-mnist sordino/features/fashion_mnist.safetensors
 """

@@ -1,8 +1,8 @@
 """Scattering of images: averages of wavelet moduli, which no data have trained.
 
-Mallat, "Group invariant scattering", 2012; Bruna, Mallat, "Invariant scattering convolution networks", 2013; with private
-heads: Tramer, Boneh, "Differentially private learning needs better features (or much more data)", ICLR 2021. Filters
-and borders are those of kymatio (Andreux et al., JMLR 2020), of which this gives the coefficients:
+Mallat, "Group invariant scattering", 2012; Bruna, Mallat, "Invariant scattering convolution networks", 2013; with
+private heads: Tramer, Boneh, "Differentially private learning needs better features (or much more data)", ICLR 2021.
+Filters and borders are those of kymatio (Andreux et al., JMLR 2020), of which this gives the coefficients:
 
     S0 = x * phi,    S1 = |x * psi_1| * phi,    S2 = ||x * psi_1| * psi_2| * phi    (scale of psi_2 above that of psi_1)
 
@@ -52,14 +52,15 @@ class Scattering(nn.Module):
             whole - side - first for whole, side, first in zip(self.padded, sides, self.before, strict=True)
         )
         for level in range(scales):
-            rows, columns = (averaging(whole, side, scales, level, pool) for whole, side in zip(self.padded, sides, strict=True))
+            rows, columns = (averaging(whole, scales, level, pool) for whole in self.padded)
             self.register_buffer(f"rows{level}", torch.from_numpy(rows).float(), persistent=False)
             self.register_buffer(f"columns{level}", torch.from_numpy(columns).float(), persistent=False)
             for scale in range(level, scales):
                 if level == 0 or scale > level:
                     bank = wavelets(self.padded, scale, level, angles, scales)
                     self.register_buffer(f"psi{scale}_{level}", torch.from_numpy(bank).float(), persistent=False)
-        self.rows, self.columns = len(self.rows0), len(self.columns0)
+            if level == 0:
+                self.rows, self.columns = len(rows), len(columns)
 
     @property
     def coefficients(self) -> tuple[int, int, int]:
@@ -76,7 +77,8 @@ class Scattering(nn.Module):
             first.append(self._average(moduli, level))
             alone = moduli.reshape(-1, 1, *moduli.shape[2:])
             # One row of maps for each angle of the first wavelet, with all scales of the second.
-            found = [self._average(self._moduli(alone, larger, scale), larger) for larger in range(scale + 1, self.scales)]
+            above = range(scale + 1, self.scales)
+            found = [self._average(self._moduli(alone, larger, scale), larger) for larger in above]
             if found:
                 maps = torch.cat(found, dim=1)
                 second.append(maps.reshape(image.shape[0], -1, *maps.shape[2:]))
@@ -88,8 +90,8 @@ class Scattering(nn.Module):
         return functional.pad(x, (left, right, top, bottom), mode="reflect")
 
     def _moduli(self, x: Tensor, scale: int, level: int) -> Tensor:
-        """Moduli of the wavelet coefficients at `scale` of maps at resolution 2^-level: (maps, angles, rows, columns) at
-        resolution 2^-scale."""
+        """Moduli of the wavelet coefficients at `scale` of maps at resolution 2^-level: (maps, angles, rows, columns)
+        at resolution 2^-scale."""
         bank: Tensor = getattr(self, f"psi{scale}_{level}")
         stride = 2 ** (scale - level)
         parts = functional.conv2d(_wrap(x, bank.shape[2:]), bank, stride=stride)
@@ -204,7 +206,7 @@ def wavelets(sides: tuple[int, ...], scale: int, level: int, angles: int, scales
     return np.ascontiguousarray(whole)
 
 
-def averaging(side: int, image: int, scales: int, level: int, pool: int | None) -> np.ndarray:
+def averaging(side: int, scales: int, level: int, pool: int | None) -> np.ndarray:
     """Matrix from a side of a map at resolution 2^-level to the averaged side: low-pass, subsampling, the border taken
     off, and averages over windows to `pool` places."""
     line = np.arange(side)

@@ -35,7 +35,8 @@ RULES = {
 }
 Clipping = Annotated[Threshold, Named(RULES)]
 """Rule for the clipping threshold: `fixed`; `quantile` (private, Andrew et al.); `normalised` (every update is
-scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon is infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
+scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon is infinite);
+`layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
 

@@ -160,8 +160,8 @@ def logistic(shape: Shape, outputs: int) -> nn.Module:
 
 
 def head(shape: Shape, outputs: int) -> nn.Module:
-    """Linear without a bias: in gradients of features of length 1 that of the bias is by far the longest part, and would
-    take most of a clipped update."""
+    """Linear without a bias: in gradients of features of length 1 that of the bias is by far the longest part, and
+    would take most of a clipped update."""
     return sequence(flatten=nn.Flatten(), fc=nn.Linear(math.prod(shape), outputs, bias=False))
 
 

@@ -94,7 +94,7 @@ class Quantile(Threshold):
 
 @dataclass(frozen=True)
 class Normalised(Threshold):
-    """A length that every update is scaled to, up or down, and that may shrink from round to round by a public schedule.
+    """A length that every update is scaled to, up or down, and that may shrink over the rounds by a public schedule.
 
     Where noise hides how long updates are, only their directions are worth sending; a step that shrinks towards the end
     averages noise out. The threshold is C (1 - t / T) in round t of T, from t = 0.

@@ -20,7 +20,6 @@ from sordino.deploy.site.rules import RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
 
-
 FEATURES = "features"
 """Folder, in the site's own, of the features of its records."""
 

@@ -136,6 +136,8 @@ def _write_models(
     about = session.terms.described(run, names, context.policy.rules.label)
     path = context.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
     path.parent.mkdir(exist_ok=True)
-    write_tensors(tensors | measured(rows) | feature_tensors(session.terms.extractor), path.with_suffix(".tmp"), about.metadata())
+    write_tensors(
+        tensors | measured(rows) | feature_tensors(session.terms.extractor), path.with_suffix(".tmp"), about.metadata()
+    )
     kept = keep_file(path.with_suffix(".tmp"), path)
     return KeptFile(f"{MODELS}/{kept.name}", kept.digest)

@@ -201,7 +201,7 @@ class SitePolicy:
         if given["extractor"] not in allowed:
             raise RefusedError("experiment", f"the features {quoted(given['extractor'])} are not among `features`")
         if given.get("weights") is not None or given.get("public") not in (None, SHIPPED_DATA):
-            raise RefusedError("experiment", "its features name a file or data, and a site opens none that a server names")
+            raise RefusedError("experiment", "its features name a file or data, but a site opens none that others name")
 
     def check_terms(self, terms: DeployedTerms, number: int) -> None:
         """Refuse an experiment whose terms are outside the rules; `number` is this site's client number."""
