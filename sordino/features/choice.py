@@ -76,6 +76,8 @@ class FeatureChoice(BaseModel):
 
 SCATTERING_KEYS = ("public", "scales", "angles", "pool", "width", "projection", "seed")
 """Settings of scattering alone."""
+COMMON = ("extractor", "weights", "digest", "trained_on")
+"""Settings of all extractors."""
 OWN_KEYS = ("options",)
 """Settings of the user's own extractors alone."""
 
@@ -93,10 +95,8 @@ def read_choice(value: Any) -> FeatureChoice | None:
         return None
     named = str(table.get("extractor", SCATTERING))
     if named != SCATTERING:
-        known = {*FeatureChoice.model_fields}
-        table = {"options": {}, **table}
-        own = {key: table.pop(key) for key in list(table) if key not in known}
-        table["options"] = {**table["options"], **own}
+        if "options" not in table:  # settings stand beside the others: those of scattering may be arguments here
+            table["options"] = {key: table.pop(key) for key in list(table) if key not in COMMON}
         _check_own_name(named)
         table["extractor"] = _module_name(named)
     try:
@@ -156,6 +156,8 @@ def _module_name(name: str) -> str:
 
 
 def _check_own_name(name: str) -> None:
+    if name.startswith(f"{SCATTERING}:"):
+        raise UserError(f"features = {quoted(name)}: settings are key=value, as in scattering:pool=3,width=128.")
     if name.endswith(PROGRAM) or ":" in name or "." in name:
         return
     raise unknown("extractor of features called", name, [SCATTERING, NONE, "package.module:factory"])
