@@ -62,6 +62,9 @@ CARRIED = (
 )
 """Keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 
+PLAIN = set(CARRIED) - {"features"}
+"""Those that travel as they are written."""
+
 ASK_SIZES = "the experiment must declare about how many training records a site has, as in records_each = 300"
 ROOM_EACH, ROOM = 2**12, 2**20
 """Bytes of an answer per site of a cohort, and for everything besides the model's numbers."""
@@ -206,7 +209,7 @@ class Declared(Facts):
         )
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
-        return _carried(experiment) | {"read": contents}
+        return experiment.model_dump(mode="json", include=PLAIN) | {"read": contents} | _features(experiment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +246,8 @@ class DeployedTerms(Terms):
 
     def carried(self) -> dict[str, Any]:
         """Return the experiment as it travels: `Experiment.make` of it has the same terms."""
-        return {key: value for key, value in _carried(self.experiment).items() if value is not None}
+        plain = self.experiment.model_dump(mode="json", include=PLAIN, exclude_none=True)
+        return plain | _features(self.experiment)
 
     def schema(self, label: str | None) -> Schema | None:
         """Return the schema by which a table's row becomes a record; None for arrays. `label` is the label column."""
@@ -340,11 +344,10 @@ class DeployedTerms(Terms):
                 )
 
 
-def _carried(experiment: Experiment) -> dict[str, Any]:
-    """Return the keys that travel, for JSON. Features travel as their settings with the digest of their weights, which
-    every site has in a file of its own; without features the key is left out."""
-    found = experiment.model_dump(mode="json", include=set(CARRIED) - {"features"})
-    return found if experiment.features is None else found | {"features": experiment.features.document()}
+def _features(experiment: Experiment) -> dict[str, Any]:
+    """Return the key `features` as it travels: settings with the digest of the weights, which every site has in a file
+    of its own; nothing where there are none."""
+    return {} if experiment.features is None else {"features": experiment.features.document()}
 
 
 def terms_of(experiment: Experiment, files: Files | None = None) -> DeployedTerms:

@@ -38,7 +38,7 @@ def defaults(method: str, epsilon: float | None) -> HeadDefaults:
     return HeadDefaults()
 
 
-MANY_ROUNDS: dict[str, Any] = {"clipping": "normalised", "clip": 20.0, "epochs": 1, "batch": FULL_BATCH, "rate": 8.0}
+MANY_ROUNDS: dict[str, Any] = {"clipping": "normalised", "clip": 30.0, "epochs": 1, "batch": FULL_BATCH, "rate": 8.0}
 """Client level, large budgets: one step on all records in each round."""
 FEW_ROUNDS: dict[str, Any] = MANY_ROUNDS | {"epochs": 20}
 """Client level, small budgets: noise allows few rounds, so that clients go further in each."""

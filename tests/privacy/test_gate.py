@@ -63,7 +63,7 @@ def test_the_norm_after_normalising_is_at_most_the_threshold_and_close_to_it(val
 
 
 def test_normalised_vectors_cost_and_carry_what_clipped_ones_do() -> None:
-    """The threshold is the sensitivity of both; layers and masks are kept; zeros, and what is not finite, add nothing."""
+    """The threshold is the sensitivity of both; layers and masks are kept; zeros and infinities add nothing."""
     allowance, public = Allowance(Noise(2.0, "outsider", 3)), public_of(4, 3, clip=0.5)
     clipped, scaled = Update("clip"), Update("clip", normalised=True)
     assert torch.equal(clipped.deviation(allowance, public), scaled.deviation(allowance, public))
