@@ -46,5 +46,5 @@ SUMS: dict[str, Any] = {
     **{"clip": 0.5, "largest_step": 30.0, "walk": 100.0, "served": "last", "counts": 0.0},
     **{"server": "momentum", "server.rate": 1.0, "server.beta": 0.9},
 }
-"""Record level, sums with shared noise: features of length 1 allow long steps, and a head without bias needs no counts of
-labels."""
+"""Record level, sums with shared noise: features of length 1 allow long steps, and a head without bias needs no counts
+of labels."""

@@ -77,7 +77,7 @@ def test_normalised_vectors_cost_and_carry_what_clipped_ones_do() -> None:
     alone = Update(1.0, at="mask", normalised=True).bounded(torch.tensor([[3.0, 9.0, 4.0, 9.0]]), masked).rows
     assert torch.allclose(alone, torch.tensor([[0.6, 0.0, 0.8, 0.0]]), atol=1e-6)
     parts = Public({"clip": torch.tensor([1.0, 2.0])}, [0], layers=[2, 2])
-    layered = Update("clip", layered=True, normalised=True).bounded(torch.tensor([[0.3, 0.4, 30.0, 40.0]]), parts).rows
+    layered = Update("clip", layered=True, normalised=True).bounded(torch.tensor([[0.3, 0.4, 0.03, 0.04]]), parts).rows
     assert torch.allclose(layered, torch.tensor([[0.6, 0.8, 1.2, 1.6]]), atol=1e-5)
 
 
