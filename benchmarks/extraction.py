@@ -1,6 +1,6 @@
 """Time of scattering features: seconds of one core for 10,000 images of 28x28, and of reading them from the cache.
 
-    OMP_NUM_THREADS=1 python benchmarks/extraction.py
+OMP_NUM_THREADS=1 python benchmarks/extraction.py
 """
 
 from __future__ import annotations

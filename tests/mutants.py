@@ -1674,6 +1674,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "features/extractor.py",
         "tests/features/test_extractors.py tests/features/test_runs.py",
         [
+            ("features: any weights at a site", "        if content is None:\n", "        if False:\n"),
             ("features: other weights are taken", "if choice.digest not in (None, found):", "if False:"),
             ("features: records may be mixed", "    if mixed:\n", "    if False:\n"),
             ("features: extractors may draw", "    if not same:\n", "    if False:\n"),
@@ -1688,6 +1689,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("features: shared records are not told", "    if not shared:\n", "    if True:\n"),
             ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),
             ("features: nobody asks what weights were trained on", "if choice.trained_on is None:", "if False:"),
+        ],
+    ),
+    (
+        "deploy/site/rules.py",
+        "tests/deploy/test_rules.py tests/features/test_runs.py",
+        [
+            ("features: settings name code", "or name.startswith(FEATURES)", ""),
+            ("features: any extractor at a site", 'if given["extractor"] not in allowed:', "if False:"),
+            ("features: a server names files", 'if given.get("weights") is not None or', "if"),
         ],
     ),
     (

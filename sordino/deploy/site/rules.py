@@ -24,7 +24,7 @@ from sordino.deploy.protocol.keys import package_hash
 from sordino.deploy.protocol.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, DeployedTerms
 from sordino.errors import UserError, quoted
-from sordino.experiment.config import SCHEMA, Experiment
+from sordino.experiment.config import FEATURES, SCHEMA, Experiment
 from sordino.features.choice import SCATTERING
 from sordino.features.projection import SHIPPED_DATA
 from sordino.federation.message import Each
@@ -285,8 +285,8 @@ class SitePolicy:
 
 
 def _is_key(name: str) -> bool:
-    """Whether a setting has the name of an experiment's key; some of these name files."""
-    return name.replace("-", "_") in {*Experiment.model_fields, SCHEMA}
+    """Whether a setting has the name of an experiment's key, or of a part of one; some of these name files or code."""
+    return name.replace("-", "_") in {*Experiment.model_fields, SCHEMA} or name.startswith(FEATURES)
 
 
 def check_finite(value: Any) -> None:
