@@ -341,7 +341,8 @@ def _own(
         )
     program = None
     if choice.is_program:
-        assert content is not None
+        if content is None:
+            raise UserError(f"The program {name!r} is named without its SHA-256, by which a site finds it.")
         program, module = content, _program(name, content)
         digest = hashlib.sha256(b"program" + content).hexdigest()
     else:
