@@ -659,7 +659,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
             ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
-            ("keys that travel do not decide", "include=set(CARRIED)) | {", "include={*CARRIED} - {'seed'}) | {"),
+            ("keys that travel do not decide", "include=PLAIN) | {", "include=PLAIN - {'seed'}) | {"),
+            ("features that travel do not decide", "| _features(experiment)\n\n", "\n\n"),
             (
                 "a site's noise is for the declared records",
                 "sizes, budgets, needs = np.array([records])",
@@ -687,7 +688,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("what a method discloses", "*not_covered_before(experiment, method)]", "]"),
             ("what was read from records", "[*facts.disclosed, *", "[*"),
             ("caveats and weak deltas are not told", "            *notes,\n", ""),
-            ("a network that drowns", "notes=costs.notes + drowned", "notes=costs.notes"),
+            ("a network that drowns", "*costs.notes, *drowned]", "*costs.notes]"),
             ("personal layers that there are not", "    check_head(method, network.learner.layout)\n", ""),
             ("a network that mixes records", "network.learner.keeper(network.shape)", "pass"),
             (
@@ -868,6 +869,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("no clipping", "threshold / norms * (1 - 2**-22)", "torch.ones_like(norms)"),
             ("no clipping of short rows' neighbours", "> threshold).any():", "> threshold).all():"),
+            ("normalised: nothing is scaled up", ".clamp(min=1.0)\n", ".clamp(min=1.0, max=1.0)\n"),
+            ("normalised: zeros are divided by", "torch.where(norms > SHORTEST, far, 1.0)", "thresholds / norms"),
+            (
+                "normalised: all parts by the first one's factor",
+                "if len(sizes) > 1 else factors",
+                "if False else factors[:, :1]",
+            ),
             ("clipping to twice the threshold", "threshold / norms *", "2 * threshold / norms *"),
             ("clipping that rounds above", "(1 - 2**-22)", "(1 + 2**-20)"),
             ("numbers are not held", ".clamp(-half, half)", ".clamp(-1e9, 1e9)"),
@@ -910,6 +918,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "and int(sizes.sum()) != self.width(public):",
             ),
             ("nothing is left out", "rows * self._mask(public).to(rows)", "rows"),
+            (
+                "normalised: scaled up and not clipped",
+                "return Bounded(shorten_parts(kept, norms, thresholds, sizes), rejected)",
+                "return Bounded(kept if self.normalised else shorten_parts(kept, norms, thresholds, sizes), rejected)",
+            ),
+            (
+                "normalised: clipped by lengths from before",
+                "norms = part_lengths(kept, sizes)  # of the rounded",
+                "pass  # of the rounded",
+            ),
+            ("normalised: as long as it was", "if self.normalised:\n", "if False:\n"),
             ("no threshold is looked at", "check_thresholds(thresholds, self.describe())", "pass"),
             ("no range is looked at", "check_range(self, self.low, self.high)", "pass"),
             (
@@ -1662,6 +1681,60 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "_Found([], self._owed, self._answers, head, self._machine)",
                 "_Found([], self._owed, self._answers, head)",
             ),
+        ],
+    ),
+    (
+        "parts/thresholds.py",
+        "tests/parts/test_thresholds.py",
+        [
+            ("normalised: declared as clipped", "at=at, normalised=True)", "at=at)"),
+            ("normalised: the length never shrinks", 'if self.decay == "linear" else 1.0', "if False else 1.0"),
+            ("normalised: a length of zero at the end", "max(rounds - done, 1) / rounds", "(rounds - done) / rounds"),
+            ("normalised: shrinks from where it is", 'state["first"] * left', 'state["clip"] * left'),
+        ],
+    ),
+    (
+        "features/extractor.py",
+        "tests/features/test_extractors.py tests/features/test_runs.py",
+        [
+            ("features: any weights at a site", "        if content is None:\n", "        if False:\n"),
+            ("features: other weights are taken", "if choice.digest not in (None, found):", "if False:"),
+            ("features: records may be mixed", "    if mixed:\n", "    if False:\n"),
+            ("features: extractors may draw", "    if not same:\n", "    if False:\n"),
+            ("features: extractors may remember", "    if changed is not None:\n", "    if False:\n"),
+            ("features: in training mode", "module.eval().requires_grad_(False)", "module.requires_grad_(False)"),
+            (
+                "features: the digest leaves out weights",
+                "for name, tensor in sorted(tensors.items()):",
+                "for name, tensor in ():",
+            ),
+            ("features: clients' own records are public", "if shared > FEW * min(", "if shared > 1e9 * min("),
+            ("features: shared records are not told", "    if not shared:\n", "    if True:\n"),
+            ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),
+            ("features: nobody asks what weights were trained on", "if choice.trained_on is None:", "if False:"),
+        ],
+    ),
+    (
+        "deploy/site/rules.py",
+        "tests/deploy/test_rules.py tests/features/test_runs.py",
+        [
+            ("features: settings name code", "or name.startswith(FEATURES)", ""),
+            ("features: any extractor at a site", 'if given["extractor"] not in allowed:', "if False:"),
+            ("features: a server names files", 'if given.get("weights") is not None or', "if"),
+        ],
+    ),
+    (
+        "features/cache.py",
+        "tests/features/test_cache.py",
+        [
+            ("features: damaged files are read", "or file.read(DIGEST) != digest.digest()", "or False"),
+            (
+                "features: half a file under its name",
+                "unfinished.replace(path)",
+                "path.write_bytes(unfinished.read_bytes())",
+            ),
+            ("features: nobody waits", "fcntl.flock(file, fcntl.LOCK_EX)", "pass"),
+            ("features: the file is changed", 'mode="c"', 'mode="r+"'),
         ],
     ),
     (

@@ -23,7 +23,7 @@ LAYERS = (
     "methods",
     "federation",
     "simulator",
-    "terms experiment store study planning trained assembly",
+    "terms experiment features store study planning trained assembly",
     "testing deploy",
     "auditing flower",
     "report",

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import Json, Label, StoreOrNone
+from sordino.cli.options import Features, Json, Label, StoreOrNone
 from sordino.cli.run import progress_display, show_result
 from sordino.errors import Stopped, UserError
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -68,6 +68,7 @@ def deploy(
         int | None, typer.Option("--local", help="Number of sites of a trial on this machine.", min=2, max=1000)
     ] = None,
     resume: Resume = None,
+    features: Features = None,
     store: StoreOrNone = None,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +85,9 @@ def deploy(
     from sordino.flower import trial
     from sordino.util.processes import single_threaded
 
-    chosen = None if experiment is None else Experiment.read(experiment, _store_key(store))
+    if resume is not None and features is not None:
+        raise UserError("A trial that is taken up has the features that it was begun with: leave out --features.")
+    chosen = None if experiment is None else Experiment.read(experiment, _store_key(store), {"features": features})
     folder = store or (DEFAULT_STORE if chosen is None else chosen.store)
     tell = _teller(as_json)
     with single_threaded():

@@ -51,19 +51,29 @@ def progress_display(as_json: bool) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def getting_ready(as_json: bool) -> Iterator[None]:
-    """Show people at a terminal that work has begun: libraries, data and accounting may take seconds."""
+    """Show people at a terminal that work has begun: libraries, data and accounting may take seconds, and features of
+    many records minutes, of which a log has a line now and then."""
     from rich.console import Console
 
     console = Console(stderr=True, markup=False)
-    if as_json or not console.is_terminal:
+    if as_json:
         yield
         return
-    with console.status("Getting ready: libraries, data, network, noise."):
+    from sordino.util.display import telling_extraction
+
+    if not console.is_terminal:
+        with telling_extraction(lambda text: console.print(text, highlight=False), every=10.0):
+            yield
+        return
+    with (
+        console.status("Getting ready: libraries, data, network, noise.") as status,
+        telling_extraction(status.update, every=0.5),
+    ):
         yield
 
 
 @taking(
-    *(*DATA, "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
+    *(*DATA, "features", "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
     *("budget_over_runs", "seed", "workers", "store", "set"),
 )
 def run(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sordino.errors import UserError
 from sordino.experiment.budgeting import is_private, record_level
 from sordino.experiment.config import Experiment
+from sordino.features.projection import SHIPPED_DATA
 from sordino.method import Method
 from sordino.privacy.release import Releases
 from sordino.tasks import Classification, Task
@@ -69,6 +70,17 @@ def check_declared(experiment: Experiment) -> None:
         )
     if experiment.drop or experiment.categorical:
         raise UserError("`drop` and `categorical` read values from the records: declare them with a schema.")
+
+
+def check_features(experiment: Experiment) -> None:
+    """Refuse features whose weights sites would have to compute of public data, each on its own processor."""
+    found = experiment.features
+    if found is not None and found.public not in (None, SHIPPED_DATA):
+        raise UserError(
+            f"Sites do not read the public data {found.public!r}: write their projection into a file with `python -m "
+            f"sordino.features.projection {found.public} FILE`, and give it as features.weights and to every site as "
+            "`feature_files`."
+        )
 
 
 def check_releases(experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:

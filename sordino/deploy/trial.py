@@ -103,9 +103,22 @@ def _rules(experiment: Experiment, terms: DeployedTerms) -> dict[str, Any]:
         "colluders": experiment.colluders,
         "methods": (experiment.method,),
         "models": None if experiment.model is None or ":" not in experiment.model else (experiment.model,),
+        **_feature_rules(terms),
         "roster": Path(ROSTER),
         "witness": WITNESS,
         "allow_trusted_server": not experiment.active_server,
+    }
+
+
+def _feature_rules(terms: DeployedTerms) -> dict[str, Any]:
+    """Site rules that allow the experiment's features."""
+    choice = terms.experiment.features
+    if choice is None:
+        return {}
+    path = Path(choice.extractor) if choice.is_program else choice.weights
+    return {
+        "features": (choice.extractor,) if choice.is_own else None,
+        "feature_files": None if path is None else (path.resolve(),),
     }
 
 

@@ -15,7 +15,9 @@ from sordino.data.schema import Schema
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, pydantic_message, quoted, unknown
 from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
-from sordino.experiment.hyperparameters import check_known, concerns, make_method
+from sordino.experiment.hyperparameters import address, check_known, concerns, make_method
+from sordino.features import heads
+from sordino.features.choice import FeatureChoice, merged, read_choice
 from sordino.method import Epsilon, Method
 from sordino.util.toml import read_toml
 
@@ -25,6 +27,8 @@ MOST = 1_000_000_000
 MOST_SEEDS = 1000
 SCHEMA = "schema"
 """The key that names a schema's file; what stands there becomes the key `table`."""
+FEATURES = "features."
+"""Prefix of the settings of features in the table `set`."""
 BUDGETS = ("epsilon", "noise_multiplier")
 """The keys that say how much noise there is."""
 RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set": {"clipping": "quantile"}}
@@ -77,8 +81,13 @@ class Experiment(BaseModel):
     """Records that belong to no client, for methods that judge models on the server: a data set, a folder, or
     `holdout:0.1` to set a share of the records aside. `default`, and what is set aside when a method asks: the
     published test set, else `holdout:0.1`. Where records have owners, only other data can be public."""
+    features: FeatureChoice | None = None
+    """A frozen, public function of one record between data and network, whose output the network is trained on:
+    `scattering` (images), `package.module:factory` or `backbone.py:factory` for a network of your own with its
+    `weights`, a torch.export program, or `none`. Settings stand behind a colon, as in `scattering:pool=3,width=128`, or
+    in a table `[features]`."""
     model: str | None = Field(default=None, min_length=1)
-    """A network by name or dotted name; by default one that suits the data."""
+    """A network by name or dotted name; by default one that suits the data, and with `features` a linear one."""
     method: str = RECOMMENDED["method"]
     """A method by name, or `package.module:Class`. An experiment that names none has `personal = "blend"` and
     `clipping = "quantile"` too, unless it says otherwise."""
@@ -156,6 +165,11 @@ class Experiment(BaseModel):
     def _dotted(cls, value: Any) -> Any:
         return dotted(value) if isinstance(value, Mapping) else value
 
+    @field_validator("features", mode="before")
+    @classmethod
+    def _read_features(cls, value: Any) -> Any:
+        return read_choice(value)
+
     @classmethod
     def make(cls, *sources: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
         """An experiment from several sources, later ones winning; mistakes become one sentence.
@@ -165,18 +179,20 @@ class Experiment(BaseModel):
         values: dict[str, Any] = {}
         settings: Settings = {}
         unnamed = not methods and not any(_names_method(source) for source in sources)
-        for source in (RECOMMENDED, *sources) if unnamed else sources:
+        for source in sources:
             check_representable(source)
             given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
             more = given.pop("set", {})
             if not isinstance(more, Mapping):
                 raise UserError('"set" must be a table of hyper-parameters, for example [set] with tau = 0.3.')
             flat = dotted(more)
+            of_features = {key.removeprefix(FEATURES): flat.pop(key) for key in list(flat) if key.startswith(FEATURES)}
             own = {key for key in flat if key.replace("-", "_") in {*cls.model_fields, SCHEMA} and key != "set"}
             within = {key.replace("-", "_"): flat.pop(key) for key in own}
             _check_agreement(given, within)
             given |= within
             _read_schema(given)
+            given |= merged(given.get("features", values.get("features")), of_features)
             settings |= flat
             values |= given
             if "epsilon" in given and "noise_multiplier" not in given:
@@ -185,6 +201,7 @@ class Experiment(BaseModel):
                 values.pop("epsilon", None)
             if given.get("privacy") == "none":  # a budget of an earlier source is of no use any more
                 values = {key: value for key, value in values.items() if key in given or key not in BUDGETS}
+        _add_defaults(values, settings, unnamed, methods)
         try:
             experiment = cls(**values, set=settings)
         except ValidationError as error:
@@ -213,7 +230,10 @@ class Experiment(BaseModel):
     def for_method(self, name: str, settings: Mapping[str, Any]) -> Experiment:
         """The experiment with another method; settings that only other methods know are left out."""
         kept = {key: value for key, value in self.set.items() if concerns(key, name)}
-        return type(self).make(self.model_dump() | {"method": name, "set": kept}, {"set": settings})
+        values = self.model_dump()
+        if "rounds" not in self.model_fields_set:  # a method that trains on features has its own number of them
+            del values["rounds"]
+        return type(self).make(values | {"method": name, "set": kept}, {"set": settings})
 
     @classmethod
     def read(cls, path: Path, *overrides: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
@@ -253,8 +273,10 @@ class Experiment(BaseModel):
         """The keys that decide a simulation's results: the place and the number of processes do not, nor what earlier
         runs have spent, nor what concerns real machines only."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
-        unused = {key for key in ("table", "drop", "categorical") if not getattr(self, key)}
+        unused = {key for key in ("table", "drop", "categorical", "features") if not getattr(self, key)}
         decided = self.model_dump(mode="json", exclude=indifferent | unused)
+        if self.features is not None:
+            decided["features"] = self.features.document()
         for key, value in decided["set"].items():
             if not key.startswith("model."):  # options of a network have no declared type: it may tell 1.0 from 1
                 decided["set"][key] = shortest(value)
@@ -268,6 +290,28 @@ class Experiment(BaseModel):
         """Return the rule by which public records are chosen."""
         chosen = None if self.public == "default" else self.public
         return PublicChoice(chosen, self.data_dir, self.reading(), self.test, self.seed)
+
+
+def _add_defaults(values: dict[str, Any], settings: Settings, unnamed: bool, methods: Sequence[str]) -> None:
+    """Add the keys and hyper-parameters that nobody has given: those recommended where no method is named, and those of
+    small networks on features."""
+    values["features"] = read_choice(values.get("features"))
+    recommended = dict(RECOMMENDED if unnamed else {})
+    known: Settings = dict(recommended.pop("set", {}))
+    for key, value in recommended.items():
+        values.setdefault(key, value)
+    if values["features"] is None:
+        del values["features"]
+    elif not methods and values.get("variant", "sound") == "sound":
+        epsilon = values.get("epsilon") or (None if values.get("noise_multiplier") else DEFAULT_EPSILON)
+        head = heads.defaults(values.get("method", RECOMMENDED["method"]), epsilon)
+        values |= {key: value for key, value in head.keys.items() if key not in values}
+        known |= head.settings
+    given = {found.field for found in map(address, settings) if found is not None}
+    added = {key: value for key, value in known.items() if key.partition(".")[0] not in given}
+    merged_settings = {**added, **settings}
+    settings.clear()
+    settings.update(merged_settings)
 
 
 def _check_agreement(given: Mapping[str, Any], within: Mapping[str, Any]) -> None:

@@ -110,6 +110,7 @@ def summarize(
         record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
+        features=None if experiment.features is None else experiment.features.describe(),
     )
 
 

@@ -36,7 +36,7 @@ from sordino.store.journal import OtherValuesError
 from sordino.store.run_files import RunFiles
 from sordino.store.spending import check_lifetime, to_be_kept
 from sordino.store.store import NewRun, RunRow, Store, gone
-from sordino.trained.models import described, measured
+from sordino.trained.models import described, feature_tensors, measured
 from sordino.util import processes
 from sordino.util.files import KeptFile
 from sordino.util.processes import single_threaded
@@ -226,6 +226,7 @@ class _Session:
         """
         who = transport.participants()
         tensors = {"clients": torch.tensor(who, dtype=torch.int64), **measured(figures)}
+        tensors |= feature_tensors(self.prepared.extractor)
         if ending.served is not None:
             tensors |= ending.served.tensors()
         width = self.prepared.learner.layout.size

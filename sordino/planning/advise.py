@@ -48,6 +48,8 @@ INSTITUTION = 100
 """Number of records from which a client may be an institution that holds the records of other people."""
 MOST = 10_000_000
 """Number of clients up to which the advice says how many would be enough."""
+LEAST_IMAGE = 16
+"""Least side of images for which features are advised: smaller ones have few scales."""
 DIGITS = 1797
 """Number of records of the built-in data set."""
 
@@ -67,6 +69,10 @@ class Situation:
     most: int | None = None
     """Largest number of training records of a client; None where only the median is known."""
     allow_vacuous_delta: bool = False
+    image: tuple[int, ...] | None = None
+    """Shape (channels, height, width) of one record, where records are known to be images."""
+    features: bool = False
+    """Whether the network is trained on features already."""
 
     @property
     def size(self) -> int:
@@ -125,7 +131,7 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
     if experiment.privacy == "none":
         raise UserError('Advice is for a budget, and with privacy = "none" there is none: leave it out.')
     clients = experiment.clients or DEFAULT_CLIENTS
-    most = None
+    most, image = None, None
     if look:
         from sordino.experiment.prepare import read_facts
 
@@ -133,6 +139,7 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
         assert facts.network is not None
         clients, sizes = facts.clients, data.train.sizes
         parameters = parameters or facts.network.learner.layout.size
+        image = data.shape if len(data.shape) == 3 and min(data.shape[1:]) >= LEAST_IMAGE else None
         records, most = records or round(float(np.median(sizes))), int(sizes.max())
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
@@ -149,6 +156,8 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
         experiment.delta,
         most,
         experiment.allow_vacuous_delta,
+        image,
+        experiment.features is not None,
     )
 
 
@@ -161,7 +170,11 @@ def advise(situation: Situation) -> Advice:
     feasible = {str(unit): situation.feasible(unit) for unit in Unit}
     chosen = _choice(situation, level)
     reasons = [*_level_reasons(situation, level), *_assumption(situation), *chosen.reasons]
-    reasons += [*_noise_reasons(situation, level), *_size_reasons(situation, level)]
+    reasons += [
+        *_noise_reasons(situation, level),
+        *_size_reasons(situation, level),
+        *_feature_reasons(situation, level),
+    ]
     reasons += [*warnings, *unusual_budget(situation.epsilon)]
     candidates = [chosen.contender, *chosen.others]
     return Advice(level or "none", chosen.method, list(chosen.settings), reasons, feasible, candidates)
@@ -348,6 +361,18 @@ def _noise_reasons(situation: Situation, level: Level) -> list[str]:
     return [
         f"Expect noise of about {noise:.2g} times the signal in each parameter over the whole run, if all clients pull "
         f"the same way; mu, the budget's Gaussian measure, is {situation.mu(level):.2f}."
+    ]
+
+
+def _feature_reasons(situation: Situation, level: Level) -> list[str]:
+    """Return a sentence on frozen features, where records are images and the network is too large for the budget."""
+    if situation.image is None or situation.features or situation.parameters is None:
+        return []
+    if level is not None and situation.ratio(level) >= ENOUGH:
+        return []
+    return [
+        "These are images: try --features scattering, frozen features that cost no privacy, with a linear network of a "
+        "few thousand parameters. At small budgets it was far better in our comparisons (experiments/features.toml)."
     ]
 
 

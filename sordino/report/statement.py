@@ -99,6 +99,8 @@ class Statement:
     """Number of clients that are not named."""
     records: int | None
     network: str
+    features: str | None
+    """Sentence on the features that the network takes, and the data these were made of."""
     parameters: int
     rounds: int
     classes: list[str]
@@ -155,6 +157,7 @@ def statement_of(store: Store, run: str) -> Statement:
         others=max(0, len(names) - NAMED),
         records=summary.records,
         network=models.about.network,
+        features=None if models.about.features is None else str(models.about.features["origin"]),
         parameters=summary.parameters,
         rounds=summary.rounds_done,
         classes=list(models.about.meaning.task.groups),
@@ -233,6 +236,7 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             f"{records}",
             f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
             f"to tell {_join(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds.",
+            *([found.features] if found.features else []),
             _machines(found),
         ],
         "What a record holds": [_holds(found)],

@@ -158,6 +158,8 @@ class Summary:
     """Where clients blend models: accuracies of the blend and of each of its members."""
     recalibrate: MixtureFigures | None = None
     """Where clients recalibrate the server's model: accuracies of what they predict with and of its members."""
+    features: str | None = None
+    """Features that the network was trained on, in one line; None where it saw the records themselves."""
     deployed: bool = False
     """Whether the run was on the clients' own machines."""
     trial_of: str | None = None

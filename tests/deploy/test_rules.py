@@ -65,6 +65,8 @@ def test_names_that_a_site_knows_are_looked_at_further() -> None:
         ({"model": "antigravity:Network"}, "is not among `models`"),
         ({"set": {"this:Class.tau": 1}}, "names code or a file"),
         ({"set": {"schema": "schema.toml"}}, "names code or a file"),
+        ({"set": {"features.extractor": "antigravity:Network"}}, "names code or a file"),
+        ({"set": {"features": {"weights": "secret.npz"}}}, "names code or a file"),
     ],
 )
 def test_names_that_would_load_code_are_refused_by_themselves(changes: dict[str, Any], sentence: str) -> None:

@@ -58,7 +58,7 @@ from sordino.store.database import saving
 from sordino.store.run_files import RunFiles
 from sordino.store.spending import recipes_of_own_noise, to_be_kept
 from sordino.store.store import NewRun, Store
-from sordino.trained.models import measured
+from sordino.trained.models import feature_tensors, measured
 from sordino.util.processes import single_threaded
 
 PLAN = "plan"
@@ -304,7 +304,7 @@ def ground_of(experiment: Experiment, terms: DeployedTerms) -> Ground:
         public = _public(experiment, terms)
         source = Seeded(terms.experiment.seed, terms.identity)
         records = Records(public.x, public.y, terms.learner, source.key("public") >> 32)
-    return Ground(terms.learner.layout, math.prod(terms.shape), terms.learner.task, records)
+    return Ground(terms.learner.layout, math.prod(terms.seen_shape), terms.learner.task, records)
 
 
 def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
@@ -323,7 +323,7 @@ def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
             f"The public data {name!r} do not fit: their records have shape {tuple(found.x.shape[1:])} and "
             f"{found.task}, but the experiment declares {terms.shape} and {len(terms.labels)}."
         )
-    return found
+    return found if terms.extractor is None else replace(found, x=terms.extractor.apply(found.x))
 
 
 def _save_models(
@@ -331,7 +331,7 @@ def _save_models(
 ) -> checkpoints.KeptFile:
     """Write the server's models and their description; personal models and their metrics are at the sites."""
     unknown = np.full((terms.schedule.clients, len(terms.learner.task.metrics)), np.nan)
-    tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
+    tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown), **feature_tensors(terms.extractor)}
     if ending.served is not None:
         tensors |= ending.served.tensors()
     streams = {"personal": Stream(0, terms.learner.layout.size, [])}

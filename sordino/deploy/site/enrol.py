@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +20,8 @@ from sordino.deploy.site.spending import check_reservation
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.features.extractor import LARGEST_FILE
+from sordino.util.files import read_file
 
 
 def answer_hello(context: SiteContext, message: Mapping[str, Any]) -> bytes:
@@ -87,7 +92,7 @@ def _derive_allowed_terms(
         experiment = Experiment.make(carried)
         if experiment.build_method().files():
             raise RefusedError("experiment", "it names a file, but a site opens no file that a server names")
-        terms = terms_of(experiment)
+        terms = terms_of(experiment, functools.partial(_read_weights, context))
     except UserError as error:
         raise RefusedError("experiment", error) from error
     if number >= terms.schedule.clients:
@@ -98,7 +103,7 @@ def _derive_allowed_terms(
     if terms.identity != identity:
         raise RefusedError("code", "site and server derive different terms from it: they do not run the same code")
     with limit_data_refusals(ledger, context.policy, terms.identity):
-        data = encode_records(context.file, terms, context.policy.rules, context.secret)
+        data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
         try:
             terms.method.check_data(data.people)
             terms.at_site(number, int(data.train.sizes[number]))
@@ -109,6 +114,16 @@ def _derive_allowed_terms(
     return terms
 
 
+def _read_weights(context: SiteContext, digest: str) -> bytes | None:
+    """Content of that of the site's `feature_files` which has a digest; None where there is none."""
+    for path in context.policy.rules.feature_files or ():
+        with contextlib.suppress(OSError):
+            content = read_file(context.folder / path, LARGEST_FILE)
+            if hashlib.sha256(content).hexdigest() == digest:
+                return content
+    return None
+
+
 def _open_session(context: SiteContext, run: str, terms: DeployedTerms, known: Mapping[str, Any]) -> Session:
-    data = encode_records(context.file, terms, context.policy.rules, context.secret)
+    data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
     return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)

@@ -74,6 +74,10 @@ def shorten(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
     return clipped
 
 
+SHORTEST = 1e-30
+"""Length below which a vector is left as it is where others are normalised: float32 holds it to few digits."""
+
+
 def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
     """L2 norm of each part of each row, in float64: (rows, parts)."""
     if max(sizes) == 1:
@@ -99,6 +103,15 @@ def shorten_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[i
         return shorten(rows, norms.squeeze(1), thresholds.squeeze(1))
     parts = zip(rows.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
     return torch.cat([shorten(part, length, threshold) for part, length, threshold in parts], dim=1)
+
+
+def lengthen_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
+    """Scale each part of each row that is shorter than its threshold up to it, but for rounding; arguments are those of
+    `shorten_parts`. Parts of zeros stay, and so do parts so short that rounding would decide their direction."""
+    far = (thresholds / norms.clamp(min=SHORTEST)).clamp(min=1.0)
+    factors = torch.where(norms > SHORTEST, far, 1.0)
+    spread = factors.repeat_interleave(torch.tensor(sizes, device=rows.device), dim=1) if len(sizes) > 1 else factors
+    return (rows.double() * spread).to(rows.dtype)
 
 
 def mirror_upper(flat: Tensor) -> Tensor:
