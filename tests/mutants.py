@@ -3122,6 +3122,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_sums.py",
         [
             (
+                "sums: rounded to float32 before noise",
+                "return Release.unbounded(self, rows, public)",
+                "return Release.unbounded(self, rows.float(), public)",
+            ),
+            (
                 "sums: single messages may be read",
                 'raise ReleaseError(\n            f"{self.describe()}: a method may read',
                 'return []\n        raise ReleaseError(\n            f"{self.describe()}: a method may read',
@@ -3302,13 +3307,23 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: all records are in them",
-                "total = self._clipped_sum(flat, self._chosen(flat), weights)",
-                "total = self._clipped_sum(flat, torch.arange(len(self.__y)), weights)",
+                "for some in self._chosen(flat).split(",
+                "for some in torch.arange(len(self.__y)).split(",
             ),
             (
                 "sums: weights are forgotten",
-                "total = self._clipped_sum(flat, self._chosen(flat), weights)",
-                "total = self._clipped_sum(flat, self._chosen(flat))",
+                "total += self._clipped_sum(flat, some, weights)",
+                "total += self._clipped_sum(flat, some)",
+            ),
+            (
+                "sums: many records are added up in float32",
+                "torch.zeros_like(flat, dtype=torch.float64)",
+                "torch.zeros_like(flat)",
+            ),
+            (
+                "sums: stacked ones are added up in float32",
+                "Sealed(totals.double(),",
+                "Sealed(totals.float().double(),",
             ),
             ("sums: any weights", "            check_weights(weights, len(self._task.groups))", "            pass"),
             (

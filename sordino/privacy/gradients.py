@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from sordino.privacy.clipping import CompiledSum
 RECORDS_MEASURED_TOGETHER = 256
 """Number of records whose gradients are measured at once."""
+RECORDS_SUMMED_TOGETHER = 4096
+"""Most records that are summed in float32; such sums are added up in float64. One of 100,000 equal gradients moved
+their float32 sum by up to 1.0014 times its threshold: with it, all that is added later is rounded otherwise."""
 
 
 def _remember_failure(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +123,9 @@ class PrivateRecords:
         """
         if weights is not None:
             check_weights(weights, len(self._task.groups))
-        total = self._clipped_sum(flat, self._chosen(flat), weights)
+        total = torch.zeros_like(flat, dtype=torch.float64)
+        for some in self._chosen(flat).split(RECORDS_SUMMED_TOGETHER):
+            total += self._clipped_sum(flat, some, weights)
         return self._seal(total.reshape(1, -1), "training", "sum of gradients", "sum")
 
     @_remember_failure
@@ -364,7 +369,9 @@ class Stack:
         self._check_places(place)
         if self.__exit is None:
             raise UserError("A step without a release of noisy gradients asked for one: declare `Gradients` beside it.")
-        totals = self.__exit.pass_sums(self.__sizes, lambda chosen: self._clipped_sums(flat, chosen.to(flat.device)))
+        totals = self.__exit.pass_sums(
+            self.__sizes, lambda chosen: self._clipped_sums(flat, chosen.to(flat.device)).to(flat.dtype)
+        )
         return totals.div_(self.figures["batch"].unsqueeze(1))
 
     def gradient_sums(self, flat: Tensor, place: Tensor, weights: Tensor | None = None) -> Sealed:
@@ -379,14 +386,15 @@ class Stack:
         for row, count, batch in zip(chosen, self.__sizes, self.__batches, strict=True):
             row[:count] = batch.coins(count)
         totals = self._clipped_sums(flat, chosen.to(flat.device), weights)
-        return Sealed(totals, "training", "sum of gradients", "sum", self.__asked)
+        return Sealed(totals.double(), "training", "sum of gradients", "sum", self.__asked)
 
     def _check_places(self, place: Tensor) -> None:
         if not torch.equal(place, self.figures["place"]):
             raise UserError("A step asked for the gradients of some stacked clients alone: take one for each client.")
 
     def _clipped_sums(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The sum of each client's chosen records' gradients, each scaled down to its threshold."""
+        """The sum of each client's chosen records' gradients, each scaled down to its threshold: float64 where they are
+        many."""
         # Only as many places as the largest batch has: the chosen ones of each client first.
         most = int(chosen.sum(dim=1).max())
         if most == 0:
@@ -398,9 +406,35 @@ class Stack:
             counts, order = counts[:, :most], order[:, :most]
             rows = torch.arange(len(flat), device=flat.device).unsqueeze(1)
             x, y, reach = x[rows, order], y[rows, order], reach[rows, order]
+        of_records = None if weights is None else weights.gather(1, _groups(self.__task, y))
+        parts = [one.split(RECORDS_SUMMED_TOGETHER, dim=1) for one in (counts, x, y, reach)]
+        weighed = [None] * len(parts[0]) if of_records is None else of_records.split(RECORDS_SUMMED_TOGETHER, dim=1)
+        totals = [self._sums(flat, limits, *part) for part in zip(*parts, weighed, strict=True)]
+        return totals[0] if len(totals) == 1 else torch.stack(totals).double().sum(dim=0)
+
+    def _sums(
+        self,
+        flat: Tensor,
+        limits: Tensor,
+        counts: Tensor,
+        x: Tensor,
+        y: Tensor,
+        reach: Tensor,
+        of_records: Tensor | None,
+    ) -> Tensor:
+        """The sum of some of each client's records' gradients, each scaled down to its threshold.
+
+        Args:
+            flat: the clients' models, one row each.
+            limits: their thresholds.
+            counts: one for each record that counts, else zero: (clients, records).
+            x: records.
+            y: their targets.
+            reach: their `squared_lengths`.
+            of_records: their weights; None for ones.
+        """
         book = self._book(flat, x, y, reach)
         norms = book.layer_norms()
-        of_records = None if weights is None else weights.gather(1, _groups(self.__task, y))
         factors = weighted_factors(norms, limits, of_records, self.__normalised)
         totals = book.weighted_sum(factors * (counts if factors.dim() == 2 else counts.unsqueeze(2)))
         # Zero times NaN is not zero: of clients whose sum is not finite, records that are not are left out altogether.
@@ -417,7 +451,8 @@ class Stack:
 
     def _book(self, flat: Tensor, x: Tensor, y: Tensor, reach: Tensor) -> StackedBook:
         # Bounded for as many records as there are, which is public: not for as many as were chosen.
-        return StackedBook.of(self.__chain, flat, x, y, self.__x.shape[1], reach)
+        most = min(self.__x.shape[1], RECORDS_SUMMED_TOGETHER)
+        return StackedBook.of(self.__chain, flat, x, y, most, reach)
 
 
 class PrivateRows:

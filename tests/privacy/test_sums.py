@@ -274,7 +274,7 @@ class Both:
                 x, y = self.x[client, place : place + 1], self.y[client, place : place + 1]
                 total += scaled(self.learner.gradient(self.flat, Batch(x, y, y, None)), int(y))
             rows.append(total)
-        return torch.stack(rows)
+        return torch.stack(rows).double()
 
 
 WEIGHTS = torch.tensor([0.25, 1.0, 4.0])
@@ -342,6 +342,28 @@ def test_a_record_that_is_not_finite_counts_nothing_and_spoils_nothing(bad: floa
     without.x[1, :11], without.y[1, :11], without.sizes[1] = without.x[1, keep], without.y[1, keep], 11
     for found in (both.alone(weights), both.stacked(weights)):
         assert torch.allclose(found, without.alone(weights), atol=1e-5)
+
+
+def test_sums_of_many_records_are_added_up_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 the rounding of a long sum would change with each record in it, by more than the bounds allow for."""
+    monkeypatch.setattr("sordino.privacy.gradients.RECORDS_SUMMED_TOGETHER", 5)
+    both = Both(0.3)
+    for found in (both.alone(WEIGHTS), both.stacked(WEIGHTS)):
+        assert found.dtype == torch.float64
+        parts = []
+        for begin in (0, 5, 10):
+            part = Both(0.3)
+            part.x, part.y = part.x[:, begin : begin + 5], part.y[:, begin : begin + 5]
+            part.sizes = [min(max(size - begin, 0), 5) for size in part.sizes]
+            parts.append(part.alone(WEIGHTS))
+        assert torch.allclose(found, torch.stack(parts).sum(dim=0), rtol=0, atol=1e-6)
+        assert (found != found.float()).any(), "nothing was rounded to float32 on the way"
+    gate, public = gate_of(Noise(1.0, "outsider", 3), clients=3), Public({}, [0, 1, 2], layers=[both.flat.numel()])
+    rows = GradientSum(0.3).opened(Sealed(both.alone(), "training", "sum of gradients", "sum"), public)
+    assert GradientSum(0.3).bounded(rows, public).rows.dtype == torch.float64
+    assert without_privacy({"g": GRADIENT})["g"].bounded(rows, public).rows.dtype == torch.float32
+    sent = gate.passes({"g": GRADIENT}, {"g": Sealed(rows, "training", "sum of gradients", "sum")}, 0, public)
+    assert sent.values["g"].dtype == torch.float32
 
 
 def test_the_same_coins_choose_gradients_and_bits() -> None:

@@ -125,6 +125,14 @@ class GradientSum(SumOverRecords):
             raise ReleaseError(f"{self.describe()}: hand over what data.gradient_sum(model) gives, not {value!r}")
         return rows
 
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """Sums as they are, in float64: each record's gradient was limited where it was summed."""
+        return Release.unbounded(self, rows, public)
+
+    def unbounded(self, rows: Tensor, public: Public) -> Bounded:
+        found = self.bounded(rows, public)
+        return Bounded(found.rows.float(), found.rejected)
+
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
         bounds = self.thresholds(public).rows
         check_thresholds(bounds, self.describe())
