@@ -1820,8 +1820,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "parts/blending.py",
-        "tests/parts/test_blending.py tests/federation/test_blend.py",
-        [("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]")],
+        "tests/parts/test_blending.py tests/federation/test_blend.py tests/federation/test_recalibrate.py",
+        [
+            ("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]"),
+            ("recalibrate: noise asks for more records", "1 / ENOUGH + DOUBT", "1 / ENOUGH - DOUBT"),
+            (
+                "recalibrate: noise on clients drowns as much",
+                "DOUBT * TRUSTED[unit]",
+                "DOUBT * TRUSTED[Unit.RECORD]",
+            ),
+            ("recalibrate: one label is worth all", "* count / (count - 1)", "+ len(groups)"),
+        ],
     ),
     (
         "tasks/recalibration.py",
@@ -1848,14 +1857,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "recalibrate: few records make a mean",
-                "enough = len(targets) >= ENOUGH * (math.prod(self._clients.data.shape) + 1)",
-                "enough = len(targets) >= ENOUGH * math.prod(self._clients.data.shape)",
+                "features = math.prod(clients.data.shape) + 1",
+                "features = math.prod(clients.data.shape)",
             ),
             (
-                "recalibrate: enough records are not enough",
-                "enough = len(targets) >= ENOUGH",
-                "enough = len(targets) > ENOUGH",
+                "recalibrate: records of common labels count alike",
+                "records = effective_records(self._task.group(targets.numpy()), len(self._task.groups))",
+                "records = len(targets)",
             ),
+            ("recalibrate: noise changes nothing", '"feasible": feasible,', '"feasible": math.inf,'),
             ("recalibrate: nobody takes the mean", "if enough and alone is not None", "if False and alone is not None"),
             ("recalibrate: a local model that overflowed is mixed", "if enough and alone is not None", "if enough"),
             (
@@ -3567,6 +3577,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "return min(largest, walk / (noise * math.sqrt(fed.schedule.rounds))) if noise else largest",
                 "return largest",
             ),
+            ("dp-fedsgd: a linear model begins at random", '("zero" if is_linear(fed) else "network")', '"network"'),
+            ("dp-fedsgd: all begin with zeros", 'self.start or ("zero" if is_linear(fed) else "network")', '"zero"'),
             ("dp-fedsgd: up the hill", '-got.mean("gradient")', 'got.mean("gradient")'),
             (
                 "dp-fedsgd: the tail begins too early",

@@ -38,6 +38,8 @@ from sordino.parts.blending import (
     OWN,
     RECALIBRATED,
     TUNED,
+    effective_records,
+    enough_records,
     folds,
     mixture,
     offsets,
@@ -50,9 +52,6 @@ from sordino.tasks import Task
 
 RULES = ("weights", "powers", "offsets")
 """Names of the tensors that say how members are mixed."""
-ENOUGH = 5
-"""Training records for each feature, and for one more, from which a client that recalibrates takes the mean with the
-model that it trained alone: with fewer that model knows too little (measured on fifteen tables)."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,10 @@ def instructions(
     """Return the message with which clients make the models that they predict with.
 
     It has `personal`, the kind of model; `initial`, the model to start from; `passes`, the number of passes of the
-    federated training; `trust` in the federation; and, where the server has models, `global`, `clusters` (whose they
-    are) and, where clients blend, `averaged`, their means over the rounds. For a method that shares a part of the
-    network the whole network is counted, so that trust errs on the cautious side.
+    federated training; `feasible`, the number of parameters that can be trained at this budget; `trust` in the
+    federation, which follows; and, where the server has models, `global`, `clusters` (whose they are) and, where
+    clients blend, `averaged`, their means over the rounds. For a method that shares a part of the network the whole
+    network is counted, so that trust errs on the cautious side.
 
     Args:
         personal: `blend` or `recalibrate`.
@@ -112,6 +112,7 @@ def instructions(
         "personal": personal,
         "initial": initial,
         "passes": schedule.turns * method.epochs,
+        "feasible": feasible,
         "trust": trust_of(feasible, len(initial), method.unit),
     }
     if served is None:
@@ -140,6 +141,8 @@ class Mixing(ABC):
         self._own, self._took_part = own.to(clients.device), took_part
         self._initial = message["initial"].to(clients.device).expand(len(self._who), -1)
         self._passes, self._trust = min(message["passes"], LOCAL_PASSES), message["trust"]
+        features = math.prod(clients.data.shape) + 1
+        self._enough = enough_records(features, message["feasible"], clients.method.unit)
         self._server: dict[int, Tensor] = {}
         """By member, the server's models for these clients, where it has any."""
         for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):
@@ -305,10 +308,10 @@ class Blending(Mixing):
 class Recalibrating(Mixing):
     """Some clients that recalibrate the server's model on their records.
 
-    A client with at least ENOUGH training records for each feature, and for one more, predicts with the mean of the
-    probabilities of that model and of the one that it trained alone; one with fewer predicts with the recalibrated
-    model. Where the server's model overflowed, a client predicts with the model that it trained alone; where the server
-    has none, with the method's personal model, if it has taken part.
+    A client with more effective training records than `enough_records` predicts with the mean of the probabilities of
+    that model and of the one that it trained alone; one with fewer predicts with the recalibrated model. Where the
+    server's model overflowed, a client predicts with the model that it trained alone; where the server has none, with
+    the method's personal model, if it has taken part.
     """
 
     trains = (LOCAL,)
@@ -339,7 +342,8 @@ class Recalibrating(Mixing):
         added = torch.zeros(len(MEMBERS), self._task.width)
         if served is not None:
             powers[RECALIBRATED], added[RECALIBRATED] = self._task.recalibrate(served, targets)
-            enough = len(targets) >= ENOUGH * (math.prod(self._clients.data.shape) + 1)
+            records = effective_records(self._task.group(targets.numpy()), len(self._task.groups))
+            enough = records > self._enough
             found[[LOCAL, RECALIBRATED] if enough and alone is not None else [RECALIBRATED]] = 1
         else:
             found[LOCAL if self._server or not self._own_is_sound(place) else OWN] = 1

@@ -77,6 +77,9 @@ class DPFedSGD(RecordLevel):
     """Largest standard deviation by which noise alone moves a parameter over all rounds T. It limits the step to
     walk / (s sqrt(T)), where s is the standard deviation of the noise on the mean gradient. By default 0.1 for linear
     models of two classes and 0.2 for others."""
+    start: Literal["zero", "network"] | None = None
+    """Model to begin with: all zeros, or the network's own weights. By default zeros for linear models, which forget
+    random weights too slowly at steps that noise limits, and the network's own for others."""
     served: Literal["last", "tail", "ema"] = "tail"
     """Model that the server serves: its last one, the mean of the last half of the rounds, or an exponential mean."""
     counts: Annotated[NotNegative, Field(lt=0.5)] = 0.03
@@ -87,6 +90,8 @@ class DPFedSGD(RecordLevel):
     rare labels count as much as common ones."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
+        start = self.start or ("zero" if is_linear(fed) else "network")
+        model = torch.zeros_like(model) if start == "zero" else model
         server = fed.state(
             model=model,
             served=model,
@@ -161,9 +166,14 @@ class DPFedSGD(RecordLevel):
         return server.model
 
 
+def is_linear(fed: Federation) -> bool:
+    """Whether the network has a single layer to train."""
+    return len(fed.layout.layers) == 1
+
+
 def is_table(fed: Federation) -> bool:
     """Whether the network is a linear model of two classes, as for most tables."""
-    return len(fed.layout.layers) == 1 and len(fed.task.groups) == 2
+    return is_linear(fed) and len(fed.task.groups) == 2
 
 
 def with_output_bias(model: Tensor, bias: Tensor, layout: Layout) -> Tensor:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEATURES, CLASSES, DELTA = 5, 3, 1e-5
 STEP = 0.25
-PLAIN: dict[str, Any] = {"counts": 0.0, "served": "last", "largest_step": STEP, "walk": 1e9}
+PLAIN: dict[str, Any] = {"counts": 0.0, "served": "last", "largest_step": STEP, "walk": 1e9, "start": "network"}
 """The bare loop: no first bias, a step that noise does not limit, and the last model."""
 
 
@@ -304,7 +304,8 @@ def test_the_bits_of_a_quantile_cost_nothing_beside_the_gradients(tmp_path: Path
 
 
 def test_linear_models_of_two_classes_have_defaults_of_their_own(tmp_path: Path) -> None:
-    """Threshold 0.3 sqrt(2 (features + 1)), largest step 0.25 and walk 0.1; for others 1, 8 and 0.2."""
+    """Threshold 0.3 sqrt(2 (features + 1)), largest step 0.25 and walk 0.1; for others 1, 8 and 0.2. All linear models
+    begin with zeros, unless they are told otherwise, and others with their own weights."""
     several, two = dealt(30, 30), dealt(30, 30, classes=2)
     for data, model, clip, largest, walk in (
         (two, "logistic", 0.3 * math.sqrt(2 * (FEATURES + 1)), 0.25, 0.1),
@@ -315,7 +316,9 @@ def test_linear_models_of_two_classes_have_defaults_of_their_own(tmp_path: Path)
             prepared = prepared_with(DPFedSGD(counts=0.0), data, tmp_path, model=model, noise_multiplier=multiplier)
             once = OneRound(prepared, tmp_path, rounds=1)
             assert float(once.state["threshold"]["clip"]) == pytest.approx(clip)
-            moved = once.state["model"] - prepared.initial
+            start = once.asked[0].public.message["global"]
+            assert torch.equal(start, torch.zeros_like(start) if model == "logistic" else prepared.initial)
+            moved = once.state["model"] - start
             assert torch.allclose(moved, -step * once.asked[0].read["gradient", "mean"], atol=1e-5)
 
 
