@@ -63,9 +63,9 @@ class Presence:
         head = self._heads.head(identity)
         return None if head is None else head.to_list()
 
-    def record_head(self, identity: bytes, head: Head) -> None:
-        """Store the head of a site's ledger that the site reports."""
-        self._heads.update(identity, head)
+    def record_heads(self, heads: Mapping[bytes, Head]) -> None:
+        """Store the heads of ledgers that sites report, by identity."""
+        self._heads.update(heads)
 
     def gather(self) -> None:
         """Wait until all sites of the roster take part; after `patience` seconds, continue with enough of them."""
@@ -129,7 +129,7 @@ class Presence:
                     f"{self.name(identity)} has a ledger that is older than the one it had before: it is left out."
                 )
                 continue
-            self._heads.update(identity, head)
+            self._heads.update({identity: head})
             if identity not in known:
                 self._journal.enrol(site)
                 self._tell(f"{self.name(identity)} takes part.")

@@ -244,8 +244,7 @@ class Trips:
             return WorkReply.read(reply, read(one, reply))
 
         got: dict[bytes, WorkReply] = self.collect(asked, request, answered, self.deadlines.work, len(asked), patient)
-        for one, found in got.items():
-            self.presence.record_head(one, found.head)
+        self.presence.record_heads({one: found.head for one, found in got.items()})
         if self._exhausted and len(self.presence.roster) - len(self._exhausted) < self._least:
             raise OutOfBudgetError
         return got
