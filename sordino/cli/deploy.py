@@ -98,12 +98,7 @@ def deploy(
         # Sites are forked before the progress starts its thread.
         with ready as found, progress_display(as_json) as display, _naming_command("deploy"):
             result = found.run(display.run(None, found.rounds), tell)
-    show_result(
-        result,
-        found.store,
-        as_json,
-        "Accuracies are those that the trial's sites keep: on real machines they stay there.",
-    )
+    show_result(result, found.store, as_json)
 
 
 @serve_commands.command()
@@ -238,7 +233,7 @@ def serve(
                 result = coordinator.start(
                     chosen, rows, carrier, runs, display.run(None, chosen.rounds), tell, deadlines
                 )
-    show_result(result, runs, as_json, "Accuracies stay at the sites: `sordino site status` shows an owner its own.")
+    show_result(result, runs, as_json)
 
 
 @site_commands.command(name="init")

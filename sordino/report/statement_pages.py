@@ -85,7 +85,7 @@ def _always(found: Statement) -> list[str]:
     )
     return [
         "A personal model stays at its client. Anybody who is given one may learn more about that client's records.",
-        *([SIZES] if found.unit.record_level and SIZES not in found.not_covered else []),
+        *([SIZES] if found.unit.record_level and not found.shares_noise and SIZES not in found.not_covered else []),
         *([shown] if found.simulated else []),
     ]
 

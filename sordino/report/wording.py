@@ -10,6 +10,7 @@ from sordino.privacy.unit import Unit
 from sordino.util.formatting import delta_text, percent_up, round_up
 
 if TYPE_CHECKING:
+    from sordino.store.run_summary import Summary
     from sordino.study.compare import ComparisonRow
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
@@ -19,6 +20,17 @@ UNPROTECTED = "Nothing is protected, because epsilon is infinite for every obser
 def protects_nothing(epsilon: Mapping[Any, float | None]) -> bool:
     """Whether epsilon is infinite (None) for every observer."""
     return all(value is None for value in epsilon.values())
+
+
+def accuracy_source(summary: Summary) -> str:
+    """Sentence on where the accuracies of a run come from."""
+    if not summary.deployed:
+        return "Accuracies are measured by the simulation on the clients' raw test records: no client would send them."
+    if summary.accuracy_noise is not None:
+        return "Accuracies are what the sites share, with noise; `sordino site status` shows an owner its own."
+    if summary.trial_of is not None:
+        return "Accuracies are those that the trial's sites keep: on real machines they stay there."
+    return "Accuracies stay at the sites: `sordino site status` shows an owner its own."
 
 
 def neighbour_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None) -> list[str]:

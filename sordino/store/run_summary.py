@@ -170,6 +170,17 @@ class Summary:
         return (None if self.record_level is None else self.record_level.epsilon_rows) or {}
 
     @property
+    def shares_noise(self) -> bool:
+        """Whether records are protected by noise that is shared out over clients' messages, so that observers meet
+        different parts of it."""
+        return self.record_level is not None and len(set(self.epsilon.values())) > 1
+
+    @property
+    def summed_securely(self) -> bool:
+        """Whether a secure sum kept single messages from the server of a deployment."""
+        return self.deployed and self.epsilon["outsider"] != self.epsilon["server"]
+
+    @property
     def mixture(self) -> MixtureFigures | None:
         """Figures of what clients made of their own and the server's models at the end; None where they did not."""
         return self.blend or self.recalibrate

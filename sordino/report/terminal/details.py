@@ -16,8 +16,10 @@ from sordino.auditing.findings import SAID, SURE, Finding, Report, ViewReport
 from sordino.deploy.site.rules import RULES_CHANGED
 from sordino.planning.plan import PlanForRecords
 from sordino.privacy.budget.client_level_plan import Plan
+from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit
 from sordino.report.terminal.columns import Column, Fitting
+from sordino.report.terminal.metrics import own_metrics
 from sordino.report.terminal.results import epsilon_text, views_table
 from sordino.report.wording import bound_words, neighbour_words, percent
 from sordino.store.ledger_rows import Account
@@ -194,6 +196,8 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     if status["misfits"] >= status["max_misfits"]:
         parts.append(Text(MISFITS, style="red"))
     parts += ["", _runs(status["runs"]) if status["runs"] else Text("This site has not taken part in a run yet.")]
+    measured = [run for run in status["runs"] if run["metrics"] is not None]
+    parts += [own_metrics(run["metrics"], run["positive"]) for run in measured[-1:]]
     parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
     ledger = status["ledger"]
     parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))
@@ -219,7 +223,7 @@ def ledger_table(account: Account) -> Table:
     for name in ("times", "rounds", "clients", "most by one client"):
         table.add_column(name, justify="right")
     table.add_column("covered by noise", overflow="fold")
-    rows = [row for row in account.ledger.rows if not row.exposed]
+    rows = [row for row in account.ledger.rows if not row.exposed and row.pool != PROMISED]
     for step, release in dict.fromkeys((row.step, row.release) for row in rows):
         mine = [row for row in rows if (row.step, row.release) == (step, release)]
         each = Counter(client for row in mine for client in row.clients().tolist())
