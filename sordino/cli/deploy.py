@@ -302,6 +302,34 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
 
 
 @site_commands.command()
+def check(
+    experiment: Annotated[Path, typer.Argument(help="The experiment (TOML) that the server's operator will serve.")],
+    folder: SiteFolder,
+    as_json: Json = False,
+) -> None:
+    """Check whether a site would take part in an experiment, and what that would cost. Nothing leaves the site."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.site.check import check_experiment
+    from sordino.experiment.config import Experiment
+
+    found = check_experiment(folder, Experiment.read(experiment, {}))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+    elif found.refusal is None:
+        from rich.console import Console
+
+        from sordino.report.terminal.details import check_report
+
+        Console(markup=False).print(check_report(found.to_dict()), highlight=False)
+    else:
+        raise UserError(f"{found.site} would not take part: {found.refusal}")
+    if found.refusal is not None:
+        raise typer.Exit(2)
+
+
+@site_commands.command()
 def accept(folder: SiteFolder, as_json: Json = False) -> None:
     """Go on with a site whose witness (its ledger's head, kept outside its folder) is lost or newer than the ledger.
 

@@ -22,7 +22,7 @@ from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
-from sordino.experiment.budgeting import has_published_noise
+from sordino.experiment.budgeting import has_published_noise, record_level
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.experiment.result import metric_over_clients
@@ -64,7 +64,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         # Sites of a trial hold arrays that were made of tables, and still know what each number means.
         "table": data.schema,
         **{"columns": None, "drop": (), "categorical": (), "label": None},
-        "records_each": round(float(np.median(data.train.sizes))),
+        "records_each": _typical_records(experiment, data.train.sizes),
         "public": None,
     }
     if public is not None:
@@ -96,6 +96,14 @@ def site_names(clients: Sequence[ClientData]) -> list[str]:
     if different and given != usual_names(len(given)):
         return own
     return [f"site-{number}" for number in range(len(given))]
+
+
+def _typical_records(experiment: Experiment, sizes: np.ndarray) -> int:
+    """Number of training records to declare for a site: the mean where sums over all records are divided by it, and
+    otherwise the median, whose noise is that of a typical site."""
+    level = record_level(experiment.build_method())
+    middle = np.mean if level is not None and level.record_needs().sums else np.median
+    return max(1, round(float(middle(sizes))))
 
 
 def read_origin(folder: Path) -> Origin:

@@ -273,6 +273,8 @@ def _whole_plan(view: View, planned: dict[View, float | None], so_far: dict[View
     if so_far is None or so_far[view] is None or planned[view] == so_far[view]:
         return []
     epsilon, charged = planned[view], cast(float, so_far[view])
+    if epsilon is not None and round_up(epsilon) == round_up(charged):
+        return []
     figure = "infinite, because no plan says what it would have come to" if epsilon is None else round_up(epsilon)
     return [
         f"Epsilon is that of the whole plan, {figure}: what clients sent may have decided when the run ended or whom "

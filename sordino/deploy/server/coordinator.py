@@ -250,7 +250,7 @@ def _run_to_end(
         server.run_script(terms.initial)
     except OutOfBudgetError:
         early = True
-        notes.append("The run ended early: too few sites had budget left for another question.")
+        notes.append(f"The run ended early: too few sites had budget left for another question.{_spare(terms)}")
     ending, names = server.end(), sites.names()
     models = _save_models(run, terms, ending, names, run_files.folder)
     found, deviation = _shared_accuracies(terms, ending, sites, gate, run_files, early)
@@ -262,6 +262,13 @@ def _run_to_end(
     summary = replace(summary, notes=notes + [note for note in summary.notes if note not in notes])
     run_files.save(ending.now, summary, models)
     return summary
+
+
+def _spare(terms: DeployedTerms) -> str:
+    """Advice where a run that protects records ended early: what it may cost was reserved beforehand."""
+    if not terms.method.unit.record_level:
+        return ""
+    return " Attempts that fail use up rounds: `spare_turns` in the experiment reserves budget for some of them."
 
 
 def _shared_accuracies(

@@ -206,6 +206,28 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def check_report(found: Mapping[str, Any]) -> RenderableType:
+    """Report on an experiment that a site would take part in: its records, what leaves and the cost."""
+    records, unit = found["records"], found["unit"]
+    declared = found["records_declared"]
+    parts = [
+        f"{found['site']} would take part, in at most {found['rounds']:,} rounds.",
+        f"Its records: {records['train']:,} for training, {records['test']:,} for testing"
+        + (f"; the experiment declares about {declared:,}." if declared is not None else "."),
+    ]
+    if found["sampling"] is not None:
+        parts.append(f"Each training record enters a sum over all sites with probability {found['sampling']:g}.")
+    limit = f"at most {epsilon_text(found['max_epsilon'])} for the {found['promised']} over all runs"
+    before = f"{epsilon_text(found['spent'])} is spent or reserved so far"
+    if found["epsilon"] is None:
+        parts.append(f"Each question is charged as it comes and protects one {unit}: {limit}; {before}.")
+    else:
+        each = ", ".join(f"{epsilon_text(value)} for the {view}" for view, value in found["epsilon"].items())
+        parts.append(f"The run costs one {unit} an epsilon of {each}, at delta = {delta_text(found['delta'])}.")
+        parts.append(f"The site's rules: {limit}; {before}.")
+    return Text("\n".join(parts))
+
+
 def _runs(runs: list[Mapping[str, Any]]) -> Table:
     table = Table("run", "state", "rounds", "personal", "start", "global")
     table.columns[0].no_wrap = True
