@@ -160,13 +160,10 @@ def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
         console.print(f"Note: {note}", style="yellow", highlight=False)
 
 
-def show_result(
-    result: Summary, store: Store, as_json: bool, measured: str | None = None, more: Mapping[str, Any] | None = None
-) -> None:
+def show_result(result: Summary, store: Store, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
     """Print a run's result, and what all runs of the `store` on the same people cost together.
 
-    `measured` says where accuracies come from, if not from a simulation; `more` holds further keys of the JSON
-    document.
+    `more` holds further keys of the JSON document.
     """
     from sordino.store.spending import over_runs, sentence
 
@@ -176,10 +173,10 @@ def show_result(
         return
     from rich.console import Console
 
-    from sordino.report.terminal.results import SIMULATED, run_report
+    from sordino.report.terminal.results import run_report
 
     console = Console(markup=False)
-    console.print(run_report(result, str(store.folder), measured or SIMULATED), highlight=False)
+    console.print(run_report(result, str(store.folder)), highlight=False)
     together = sentence(total, result.protect_from)
     if together:
         console.print(together, highlight=False)

@@ -12,12 +12,15 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset, Dealt, FederatedData, Split
+from sordino.data.formats import quote
 from sordino.data.partition import NOBODY, deal, parse, rank_within
 from sordino.data.people import same_rows
 from sordino.errors import UserError, unknown
 
 DEFAULT_CLIENTS = 100
 DEFAULT_PARTITION = "dirichlet:0.5"
+LEFT_OUT_NAMED = 5
+"""Most owners that are named where some are left out."""
 
 Represent = Callable[[torch.Tensor], torch.Tensor]
 """Function from records to their features, one row for each."""
@@ -47,6 +50,7 @@ def federate(
     deal_rng, split_rng = (random_stream(seed, stream) for stream in (0, 1))
     if chosen.kind == "natural":
         client, names = natural(dataset, clients)
+        dataset = replace(dataset, notes=(*dataset.notes, *note_left_out(dataset, names)))
         in_test, dealt = dataset.test, deal_digest(dataset, None)
     else:
         count = client_count(dataset, clients)
@@ -129,6 +133,19 @@ def natural(dataset: Dataset, clients: int | None) -> tuple[np.ndarray, list[str
     renumbered = np.full(owners, NOBODY, np.int64)
     renumbered[usable[:clients]] = np.arange(clients)
     return renumbered[dataset.owner], [dataset.owner_names[owner] for owner in usable[:clients]]
+
+
+def note_left_out(dataset: Dataset, names: list[str]) -> list[str]:
+    """Sentence on the owners of records that are not among the clients `names`; none where all of them are."""
+    taken = set(names)
+    left = [name for name in dataset.owner_names if name not in taken]
+    if not left:
+        return []
+    listed = quote(", ".join(left[:LEFT_OUT_NAMED])) + (", ..." if len(left) > LEFT_OUT_NAMED else "")
+    return [
+        f"{len(left)} of the {len(dataset.owner_names)} owners of records are left out, because {len(names)} clients "
+        f"were asked for: {listed}."
+    ]
 
 
 def split(client: np.ndarray, clients: int, fraction: float, rng: np.random.Generator) -> np.ndarray:

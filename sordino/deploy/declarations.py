@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sordino.errors import UserError
@@ -24,6 +24,8 @@ class Origin:
     data: str
     people: str
     deal: str | None
+    notes: Sequence[str] = ()
+    """Sentences on how the data were read and dealt, for the user."""
 
 
 def shape_of(experiment: Experiment) -> tuple[int, ...]:

@@ -35,8 +35,6 @@ RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set"
 """Settings of an experiment that names no method: our comparisons recommend them (`sordino advise`, experiments/)."""
 
 
-AT_SITES = "the sites' own data"
-"""Name of the data in what is stored of a deployment: servers do not know what sites call theirs."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
 

@@ -9,6 +9,8 @@ from typing import Literal
 
 DEFAULT_EPSILON = 8.0
 DEFAULT_STORE = Path(".sordino")
+AT_SITES = "the sites' own data"
+"""Name of the data in what is stored of a deployment: servers do not know what sites call theirs."""
 RunState = Literal["running", "stopped", "failed", "done", "removed", "imported"]
 
 

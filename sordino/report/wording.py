@@ -10,6 +10,7 @@ from sordino.privacy.unit import Unit
 from sordino.util.formatting import delta_text, percent_up, round_up
 
 if TYPE_CHECKING:
+    from sordino.store.run_summary import Summary
     from sordino.study.compare import ComparisonRow
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
@@ -25,6 +26,17 @@ def observer_of_figures(epsilon: Mapping[Any, float | None], protect_from: str) 
     """Observer whom figures of which there is one alone are for: the one whom noise was planned against, or None where
     all observers have the same epsilon and the figures hold for all."""
     return None if len(set(epsilon.values())) == 1 else protect_from
+
+
+def accuracy_source(summary: Summary) -> str:
+    """Sentence on where the accuracies of a run come from."""
+    if not summary.deployed:
+        return "Accuracies are measured by the simulation on the clients' raw test records: no client would send them."
+    if summary.accuracy_noise is not None:
+        return "Accuracies are what the sites share, with noise; `sordino site status` shows an owner its own."
+    if summary.trial_of is not None:
+        return "Accuracies are those that the trial's sites keep: on real machines they stay there."
+    return "Accuracies stay at the sites: `sordino site status` shows an owner its own."
 
 
 def neighbour_words(

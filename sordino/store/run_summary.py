@@ -174,6 +174,11 @@ class Summary:
         return (None if self.record_level is None else self.record_level.epsilon_rows) or {}
 
     @property
+    def summed_securely(self) -> bool:
+        """Whether a secure sum kept single messages from the server of a deployment."""
+        return self.deployed and self.epsilon["outsider"] != self.epsilon["server"]
+
+    @property
     def mixture(self) -> MixtureFigures | None:
         """Figures of what clients made of their own and the server's models at the end; None where they did not."""
         return self.blend or self.recalibrate

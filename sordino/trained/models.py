@@ -244,6 +244,11 @@ class _File:
         """A network that takes records."""
         return network if self.extractor is None else OnRecords(self.extractor.module, network).eval()
 
+    def metrics(self) -> np.ndarray:
+        """Metrics of clients, as in `Models.metrics`."""
+        known = self.tensor("metrics_known").numpy()
+        return np.where(known, self.tensor("metrics").numpy(), np.nan)
+
     def shared(self) -> list[nn.Module]:
         """Models of the server."""
         if "global" not in self._names:
@@ -305,5 +310,11 @@ def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
 def models_in(path: Path, run: str) -> Models:
     """Networks in a file whose digest was checked."""
     file = _File(path, run)
-    known = file.tensor("metrics_known").numpy()
-    return Models(file.shared(), Personal(file), file.about, np.where(known, file.tensor("metrics").numpy(), np.nan))
+    return Models(file.shared(), Personal(file), file.about, file.metrics())
+
+
+def metrics_in(path: Path, run: str) -> tuple[Description, np.ndarray]:
+    """Description of the models in a file whose digest was checked, and clients' metrics, as in `Models.metrics`; no
+    network is built."""
+    file = _File(path, run)
+    return file.about, file.metrics()

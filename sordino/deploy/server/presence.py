@@ -17,6 +17,8 @@ from sordino.errors import UserError
 
 PAUSE_SECONDS = 0.5
 """Seconds between two searches for missing sites."""
+WAITING_SECONDS = 30.0
+"""Seconds after which the operator is told again which sites are missing."""
 
 
 class Presence:
@@ -53,6 +55,8 @@ class Presence:
         self._heads = heads
         self._terms, self._carrier, self._journal, self._tell, self._patience = terms, carrier, journal, tell, patience
         self._greeted: set[int] = set()
+        self._refusals: dict[bytes, str] = {}
+        """Sentences with which sites refused to take part, by site."""
 
     def name(self, identity: bytes) -> str:
         """Name of a site."""
@@ -63,28 +67,43 @@ class Presence:
         head = self._heads.head(identity)
         return None if head is None else head.to_list()
 
-    def record_head(self, identity: bytes, head: Head) -> None:
-        """Store the head of a site's ledger that the site reports."""
-        self._heads.update(identity, head)
+    def record_heads(self, heads: Mapping[bytes, Head]) -> None:
+        """Store the heads of ledgers that sites report, by identity."""
+        self._heads.update(heads)
 
     def gather(self) -> None:
         """Wait until all sites of the roster take part; after `patience` seconds, continue with enough of them."""
-        until = time.monotonic() + self._patience
+        begun = told = time.monotonic()
         while True:
             self.find()
             missing = [one for one in self.roster if one.identity not in self.nodes]
             if not missing:
                 return
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now > begun + self._patience:
                 break
+            if now > told + WAITING_SECONDS:
+                told = now
+                self._tell(f"{self._count_there(missing)} after {now - begun:.0f} s; {self._name_missing(missing)}")
             time.sleep(PAUSE_SECONDS)
-        there = len(self.roster) - len(missing)
-        if there < self._terms.minimum:
+        if len(self.roster) - len(missing) < self._terms.minimum:
             raise UserError(
-                f"{there} of {len(self.roster)} sites take part, but {self._terms.minimum} are needed; missing: "
-                f"{', '.join(one.name for one in missing)}."
+                f"{self._count_there(missing)}, but {self._terms.minimum} are needed; {self._name_missing(missing)}"
             )
-        self._tell(f"These sites do not take part yet: {', '.join(one.name for one in missing)}.")
+        self._tell(f"{self._count_there(missing)}; {self._name_missing(missing)}")
+
+    def _count_there(self, missing: Sequence[Member]) -> str:
+        return f"{len(self.roster) - len(missing)} of {len(self.roster)} sites take part"
+
+    def _name_missing(self, missing: Sequence[Member]) -> str:
+        """Names of missing sites, each with the reason as far as it is known here."""
+
+        def reason(one: Member) -> str:
+            if one.identity in self._refusals:
+                return f"refuses: {self._refusals[one.identity].rstrip('.')}"
+            return "connected, but does not answer" if one.identity in self.reached else "not connected"
+
+        return f"missing: {', '.join(f'{one.name} ({reason(one)})' for one in missing)}."
 
     def find(self) -> None:
         """Greet new nodes, and enrol the sites of the roster among them."""
@@ -116,8 +135,15 @@ class Presence:
             for identity, node in found.items()
         }
         known = {one.identity: one for one in self._journal.enrolled_sites()}
-        for node, reply in exchange_accepted(self._carrier, requests, self._patience, self.refusal_reporter(back)):
+        report = self.refusal_reporter(back)
+
+        def refused(node: int, sentence: str) -> None:
+            self._refusals[back[node]] = sentence
+            report(node, sentence)
+
+        for node, reply in exchange_accepted(self._carrier, requests, self._patience, refused):
             identity = back[node]
+            self._refusals.pop(identity, None)
             try:
                 site, head = self._read_enrolment(identity, reply, known.get(identity))
             except ValueError:
@@ -129,7 +155,7 @@ class Presence:
                     f"{self.name(identity)} has a ledger that is older than the one it had before: it is left out."
                 )
                 continue
-            self._heads.update(identity, head)
+            self._heads.update({identity: head})
             if identity not in known:
                 self._journal.enrol(site)
                 self._tell(f"{self.name(identity)} takes part.")

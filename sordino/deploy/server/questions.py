@@ -51,7 +51,7 @@ class Plain:
             integer_rows.check_total({name: found[name] for name in whole}, whole, self._gate, alone)
             return found
 
-        got = self._trips.ask_work(question, asked, read, everybody)
+        got = self._trips.ask_work(question, asked, read, len(asked) if everybody else 0)
         if len(got) < (len(asked) if everybody else self._needed(len(question.question.clients))):
             return None
         who = sorted(got, key=number.__getitem__)
@@ -99,7 +99,10 @@ class Summed:
         def read(_: bytes, reply: Mapping[str, Any]) -> tuple[np.ndarray, dict[bytes, bytes]]:
             return read_masked(reply, cohort, width, kind)
 
-        got = self._trips.ask_work(question, before.survivors or question.identities, read, bool(before.survivors))
+        # What sites give once is not asked for in another attempt: it is waited for.
+        once = any(release.once for release in question.releases.values())
+        enough = len(before.survivors) or (self._terms.minimum if once else 0)
+        got = self._trips.ask_work(question, before.survivors or question.identities, read, enough)
         if len(got) < (len(before.survivors) or self._terms.minimum):
             return None
         survivors = before.survivors or [one for one in question.identities if one in got]

@@ -280,8 +280,12 @@ class SitePolicy:
 
     def _check_bounds(self, bounds: Tensor) -> None:
         low, high = self.rules.clip
-        if not bool((torch.isfinite(bounds) & (bounds >= low) & (bounds <= high)).all()):
-            raise RefusedError("bounds", f"a clipping threshold is not between {low:g} and {high:g}, as `clip` demands")
+        outside = bounds[~(torch.isfinite(bounds) & (bounds >= low) & (bounds <= high))]
+        if len(outside):
+            raise RefusedError(
+                "bounds",
+                f"a clipping threshold is {float(outside[0]):g}, not between {low:g} and {high:g} as `clip` demands",
+            )
 
 
 def _is_key(name: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.experiment.config import AT_SITES, Experiment
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import AT_SITES
 from sordino.experiment.result import against
 from sordino.methods import find
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.report.html.gather import Group, PageContent, RunContent
-from sordino.report.terminal.results import OBSERVERS
+from sordino.report.terminal.results import OBSERVERS, observers_of
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,
@@ -78,7 +79,7 @@ def observers(run: RunContent) -> list[dict[str, str]]:
     return [
         {
             "view": view,
-            "sees": OBSERVERS[view],
+            "sees": observers_of(run.summary)[view],
             "epsilon": epsilon_words(run.summary.epsilon[view]),
             "attack": attack_words(run.summary.attack_accuracy[view]),
         }
@@ -147,6 +148,8 @@ def _accuracy(group: Group) -> str:
     own = [run.summary.accuracy["personal"] for run in group.runs]
     worst = [run.summary.accuracy["personal_worst"] for run in group.runs]
     if any(value is None for value in (*own, *worst)):
+        if group.first.summary.deployed:
+            return "The sites test their models on records of their own; the accuracies stay there."
         return "Clients have no records to test their models on, so no accuracy is known."
     reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
     told = f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
@@ -177,7 +180,10 @@ def _cost(group: Group, row: ComparisonRow) -> list[str]:
     sentence = " ".join([sentence, *unit.caveats(told.epsilon_rows, observer)])
     if view == "server":
         return [sentence]
-    return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(row.epsilon['server'])}."]
+    figure = epsilon_words(row.epsilon["server"])
+    if group.first.summary.summed_securely:
+        return [sentence, f"For the server together with all other sites, epsilon is {figure}; alone it sees sums."]
+    return [sentence, f"For the server, which sees every message, epsilon is {figure}."]
 
 
 def _count(number: int, one: str) -> str:
