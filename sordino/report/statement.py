@@ -280,11 +280,12 @@ def _protection(found: Statement) -> list[str]:
     )
     if protects_nothing({one.name: one.epsilon for one in found.observers}):
         return [f"{UNPROTECTED}. {attack}"]
-    unit, planned = (
-        ("one client as a whole", f"The noise was planned against the observer {found.planned_for}.")
-        if not found.unit.record_level
-        else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
-    )
+    unit = "one record of a client" if found.unit.record_level else "one client as a whole"
+    planned = f"The noise was planned against the observer {found.planned_for}."
+    if found.unit.record_level and len({one.epsilon for one in found.observers}) == 1:
+        planned = "Each client adds noise of its own, which holds against every observer."
+    elif found.unit.record_level:
+        planned = f"The noise of all clients adds up in each sum. It was planned against the observer {found.planned_for}."
     return [
         f"The figures protect {unit}. A smaller epsilon means stronger protection. Delta is "
         f"{delta_text(found.delta)}: roughly the chance that more is revealed than epsilon allows. Each observer is "

@@ -118,8 +118,11 @@ def _meaning(summary: Summary) -> list[str]:
     level = summary.record_level
     if level is None:
         return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words(Unit.CLIENT)]
+    whose = "each client's noise holds for every observer"
+    if summary.epsilon["outsider"] != summary.epsilon["server"]:
+        whose = f"the noise of all clients adds up in a sum; planned for: {summary.protect_from}"
     sentences = [
-        f"{at}; protects one record; each client's noise holds for every observer",
+        f"{at}; protects one record; {whose}",
         *neighbour_words(Unit.RECORD, summary.epsilon_rows),
     ]
     if level.epsilon_clients is not None:
