@@ -12,13 +12,17 @@ import typer
 from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
 from sordino.cli.run import getting_ready, progress_display, show_meaning
 from sordino.errors import UserError, check_writable, writing
-from sordino.experiment.defaults import in_store
+from sordino.experiment.defaults import COMPARED, FEW_SITES, in_store
 
 DOCUMENT = "compare.json"
 
 
 Methods = Annotated[
-    str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.", show_default=True)
+    str | None,
+    typer.Option(
+        help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations. [default: local and dp-fedsgd beside "
+        f"dp-fedavg-record for tables at up to {FEW_SITES} sites, else {','.join(COMPARED)}]"
+    ),
 ]
 Budgets = Annotated[
     str | None,
@@ -57,7 +61,7 @@ Picture = Annotated[
 def compare(
     keys: Keys,
     experiment: File = None,
-    methods: Methods = "local,dp-fedavg,dp-fedavg[personal=blend]",
+    methods: Methods = None,
     seeds: Annotated[int, typer.Option(help="Number of seeds.", show_default=True)] = 3,
     epsilon: Budgets = None,
     sweep: SweepValues = None,
@@ -78,16 +82,23 @@ def compare(
     if latex and markdown:
         raise UserError("Give either --latex or --markdown, not both.")
     with getting_ready(as_json):
+        from sordino.experiment.prepare import choose_contenders
+        from sordino.methods import names as all_methods
         from sordino.report.figures import check_picture
         from sordino.report.logs import check_log, log_runs
         from sordino.study.compare import compare as compare_methods
         from sordino.study.sweep import contender, grid_of, split_methods, values_of
 
         check_log(log)
-        names = split_methods(methods)
         swept = _sweep(epsilon, sweep or [], values_of)
         budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
-        chosen = experiment_from(experiment, keys | {"epsilon": budget}, [contender(name)[0] for name in names])
+        given = keys | {"epsilon": budget}
+        if methods is None:
+            names, chosen = choose_contenders(experiment_from(experiment, given, all_methods()))
+            chosen.check_settings([contender(name)[0] for name in names])
+        else:
+            names = split_methods(methods)
+            chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
         picture = picture or chosen.store / "compare.png"
         drawn = check_picture(picture)
         check_writable(csv)

@@ -22,10 +22,8 @@ from sordino.cli.options import (
     parts,
     taking,
 )
-from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES
 
-FEW = 50
-"""With fewer clients, noise that hides a whole client leaves no useful model."""
 MOST_SHARES = 12
 """Most classes whose shares are printed."""
 data_commands = typer.Typer(
@@ -212,5 +210,5 @@ def normalise(
 
 
 def _level(clients: int) -> str:
-    """Options for a run with so few clients, which should protect single records."""
-    return " --method dp-fedavg-record  # protects single records" if clients < FEW else ""
+    """Comment on a run with so few clients, which protects single records by default."""
+    return "  # protects single records" if clients <= FEW_SITES else ""

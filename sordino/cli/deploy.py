@@ -90,6 +90,11 @@ def deploy(
     chosen = None if experiment is None else Experiment.read(experiment, _store_key(store), {"features": features})
     folder = store or (DEFAULT_STORE if chosen is None else chosen.store)
     tell = _teller(as_json)
+    if chosen is not None and chosen.unnamed:
+        from sordino.experiment.prepare import choose_method
+
+        chosen, told = choose_method(chosen.model_copy(update={"clients": local}))
+        tell(told or f"No method named: {chosen.method}.")
     with single_threaded():
         if chosen is not None:
             assert local is not None
@@ -194,6 +199,7 @@ def serve(
     from sordino.flower import check_installed
 
     check_installed()
+    from sordino.deploy.declarations import shape_of
     from sordino.deploy.server import coordinator
     from sordino.deploy.terms import terms_of
     from sordino.experiment.config import Experiment
@@ -209,6 +215,9 @@ def serve(
     where = serving.parse_address(address)
     deadlines = coordinator.Deadlines(hello=wait)
     tell = _teller(as_json)
+    if chosen is not None and chosen.unnamed:
+        chosen, told = chosen.for_data(shape_of(chosen), chosen.clients or 0, chosen.records_each)
+        tell(told or f"No method named: {chosen.method}.")
     with single_threaded(), progress_display(as_json) as display, _naming_command("serve"):
         if resume is None:
             assert chosen is not None

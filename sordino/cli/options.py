@@ -56,8 +56,8 @@ Features = Annotated[
 MethodName = Annotated[
     str | None,
     typer.Option(
-        help="A method (`sordino methods`), or your own as package.module:Class. [default: dp-fedavg with "
-        "clipping=quantile and personal=blend]"
+        help="A method (`sordino methods`), or your own as package.module:Class. [default: dp-fedsgd with "
+        "personal=recalibrate for tables at up to 50 sites, else dp-fedavg with clipping=quantile and personal=blend]"
     ),
 ]
 Variant = Annotated[
@@ -69,11 +69,14 @@ Personal = Annotated[
     str | None,
     typer.Option(
         help="What a client predicts with: own (the method's model), blend (mixed with the server's and local ones), "
-        "or recalibrate (the server's model, fitted to the client's records). [default: blend where no method is "
-        "named, else own]"
+        "or recalibrate (the server's model, fitted to the client's records). [default: blend or recalibrate where "
+        "no method is named, else own]"
     ),
 ]
-Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 30]")]
+Rounds = Annotated[
+    int | None,
+    typer.Option(help="How many rounds. [default: 30; for tables at a few sites, where no method is named, 60]"),
+]
 Participation = Annotated[float | None, typer.Option(help="The share of clients in a round. [default: 1]")]
 Epsilon = Annotated[float | None, typer.Option(help="The budget of the protected observer. [default: 8]")]
 Delta = Annotated[float | None, typer.Option(help="Delta of the budget. [default: min(1e-5, N^-1.1/10) for N units]")]

@@ -96,7 +96,8 @@ def run(
 
         prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
-    before = [] if as_json else [*reasons, *(f"Note: {note}" for note in prepared.notes)]
+    notes = [note for note in prepared.notes if note != prepared.chosen]  # which the progress and the result tell
+    before = [] if as_json else [*reasons, *(f"Note: {note}" for note in notes)]
     with contextlib.closing(Store(chosen.store)) as store:
         with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
             place = Place(display, prepared)
@@ -108,7 +109,7 @@ def run(
 
             result = start(prepared, store, place, begun)
             place.end(result.accuracy["personal"])
-        told = [] if as_json else prepared.notes  # before the run
+        told = [] if as_json else notes  # before the run
         result = replace(result, notes=[note for note in result.notes if note not in told])
         show_result(result, store, as_json, more={"execution": reasons} if explain else {})
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, pydantic_message, quoted, unknown
-from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
+from sordino.experiment.defaults import COMPARED, DEFAULT_EPSILON, DEFAULT_STORE, FOR_TABLES, RECOMMENDED, for_tables
 from sordino.experiment.hyperparameters import address, check_known, concerns, make_method
 from sordino.features import heads
 from sordino.features.choice import FeatureChoice, merged, read_choice
@@ -31,10 +31,10 @@ FEATURES = "features."
 """Prefix of the settings of features in the table `set`."""
 BUDGETS = ("epsilon", "noise_multiplier")
 """The keys that say how much noise there is."""
-RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set": {"clipping": "quantile"}}
-"""Settings of an experiment that names no method: our comparisons recommend them (`sordino advise`, experiments/)."""
-
-
+SHOWN = ("model", "rounds", "personal")
+"""Keys that the sentence on a recommended method names."""
+CLIPPING = "clipping"
+"""The hyper-parameter that an experiment without a method has by default."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
 
@@ -87,8 +87,10 @@ class Experiment(BaseModel):
     model: str | None = Field(default=None, min_length=1)
     """A network by name or dotted name; by default one that suits the data, and with `features` a linear one."""
     method: str = RECOMMENDED["method"]
-    """A method by name, or `package.module:Class`. An experiment that names none has `personal = "blend"` and
-    `clipping = "quantile"` too, unless it says otherwise."""
+    """A method by name, or `package.module:Class`. An experiment that names none has `dp-fedavg` with `personal =
+    "blend"` and `clipping = "quantile"`. For tables (rows of numbers) at up to 50 sites, with 20 training records or
+    more at the site in the middle, it has `dp-fedsgd` with `model = "logistic"`, `rounds = 60` and `personal =
+    "recalibrate"` instead. What it says itself it keeps."""
     variant: Literal["sound", "paper"] = "sound"
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
     privacy: Literal["dp", "none"] = "dp"
@@ -100,7 +102,7 @@ class Experiment(BaseModel):
     the client's records, where the client has many records in the mean with a model that it trains alone. Nothing of it
     leaves."""
     rounds: int = Field(default=30, ge=1, le=1_000_000)
-    """Number of rounds."""
+    """Number of rounds. For tables at a few sites, where no method is named, the default is 60."""
     participation: float = Field(default=1.0, gt=0, le=1)
     """The share of clients in a round; they take turns."""
     epsilon: Epsilon | None = None
@@ -157,6 +159,8 @@ class Experiment(BaseModel):
     """The folder for runs."""
     set: Settings = Field(default_factory=dict)
     """Hyper-parameters of the method (`method.tau`, `feddpa.tau` or `tau`) and of the model (`model.hidden`)."""
+    _ungiven: frozenset[str] = PrivateAttr(default=frozenset())
+    """Those keys for which data may recommend other values, and which nobody gave."""
 
     @field_validator("set", mode="before")
     @classmethod
@@ -176,6 +180,7 @@ class Experiment(BaseModel):
         """
         values: dict[str, Any] = {}
         settings: Settings = {}
+        ungiven = {*FOR_TABLES, CLIPPING}
         unnamed = not methods and not any(_names_method(source) for source in sources)
         for source in sources:
             check_representable(source)
@@ -193,6 +198,7 @@ class Experiment(BaseModel):
             given |= merged(given.get("features", values.get("features")), of_features)
             settings |= flat
             values |= given
+            ungiven -= {*given, *(part for key in flat for part in (CLIPPING, "model") if part in key.split("."))}
             if "epsilon" in given and "noise_multiplier" not in given:
                 values.pop("noise_multiplier", None)
             if "noise_multiplier" in given and "epsilon" not in given:
@@ -214,11 +220,74 @@ class Experiment(BaseModel):
             raise UserError(
                 f'privacy = "none" adds no noise, and epsilon is infinite: leave out either it or {useless[0]}.'
             )
+        experiment._ungiven = frozenset(ungiven - ({"method"} if methods else set()))
         if methods:
             experiment.check_settings(methods)
-        else:
+        elif not (unnamed and experiment._fits(FOR_TABLES["method"])):  # data may yet say that this is its method
             experiment.build_method()
         return experiment
+
+    @property
+    def unnamed(self) -> bool:
+        """Whether nobody named a method, and the data may still recommend one: `for_data` settles it."""
+        return "method" in self._ungiven
+
+    def for_data(self, shape: tuple[int, ...] | None, sites: int, records: float | None) -> tuple[Experiment, str]:
+        """Choose what is recommended for data where no method is named. This is the one place that does.
+
+        Args:
+            shape: shape of one record; None where it is not known.
+            sites: number of clients.
+            records: training records of the client in the middle; None where they are not known.
+
+        Returns:
+            The experiment, with a method that is settled, and a sentence on the choice; empty where there was none.
+        """
+        if not self.unnamed:
+            return self, ""
+        chosen, told = self, ""
+        if self._for_tables(shape, sites, records) and not self.metrics_share:  # which is for what protects sites
+            keys = {key: value for key, value in FOR_TABLES.items() if key in self._ungiven}
+            chosen = self.model_copy(update=keys | {"set": self._given_settings()})
+            told = (
+                f"Tables at {sites} site{'' if sites == 1 else 's'}, and no method named: {chosen.method}, which "
+                f"protects each record, with {', '.join(f'{key} = {getattr(chosen, key)}' for key in SHOWN)}. Name "
+                "another with --method."
+            )
+        chosen = chosen.model_copy()
+        chosen._ungiven = frozenset()
+        chosen.build_method()  # refuses hyper-parameters that it does not have
+        return chosen, told
+
+    def contenders(
+        self, shape: tuple[int, ...] | None, sites: int, records: float | None
+    ) -> tuple[list[str], Experiment]:
+        """Methods to compare on data where nobody names any, and the experiment that they share. Arguments are those
+        of `for_data`."""
+        if not self._for_tables(shape, sites, records):
+            return list(COMPARED), self
+        open_keys = {key: value for key, value in FOR_TABLES.items() if key in self._ungiven}
+        own = [f"{key}={open_keys[key]}" for key in ("rounds", "personal") if key in open_keys]
+        blend = "[personal=blend]" if "personal" in open_keys else ""
+        shared = {key: value for key, value in open_keys.items() if key == "model"}
+        summed = FOR_TABLES["method"] + (f"[{','.join(own)}]" if own else "")
+        return ["local", f"dp-fedavg-record{blend}", summed], self.model_copy(update=shared)
+
+    def _for_tables(self, shape: tuple[int, ...] | None, sites: int, records: float | None) -> bool:
+        """Whether `FOR_TABLES` was measured for such data: features are rows too, and have other defaults."""
+        return self.features is None and for_tables(shape, sites, records)
+
+    def _fits(self, method: str) -> bool:
+        """Whether a method has all hyper-parameters that were given."""
+        try:
+            make_method(method, self.variant, self.privacy, self._given_settings(), KEYS)
+        except UserError:
+            return False
+        return True
+
+    def _given_settings(self) -> Settings:
+        """Hyper-parameters that somebody gave: all but a rule for the threshold that is there by default."""
+        return {key: value for key, value in self.set.items() if key != CLIPPING or CLIPPING not in self._ungiven}
 
     def check_settings(self, methods: Sequence[str]) -> None:
         """Refuse a hyper-parameter that none of the methods has."""

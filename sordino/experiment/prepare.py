@@ -10,12 +10,14 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from sordino.data import Dataset, FederatedData, federate, load
 from sordino.data.dataset import Dealt
-from sordino.data.federate import Represent, client_count, fingerprint
+from sordino.data.federate import DEFAULT_CLIENTS, Represent, client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
+from sordino.data.sources import SOURCES
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import repeats
@@ -65,6 +67,8 @@ class Prepared(Terms):
     """Whether noise and coins need a random number of the run, because its values may not follow from the seed."""
     compiled: CompiledSum | None
     """The compiled sum of clipped gradients, once it has been made."""
+    chosen: str = ""
+    """Sentence on the method that was chosen for the data because none was named; empty where one was."""
     nonce: bytes = b""
     """Random bytes in the keys of the run's noise and coins, once it has been registered, where it needs some."""
 
@@ -89,23 +93,53 @@ class Prepared(Terms):
 
 def deal(experiment: Experiment) -> FederatedData:
     """Load an experiment's data and deal them to clients, as records whatever its `features` are."""
-    return _deal(experiment, None, raw=True)[0]
+    return _deal(experiment, _load(experiment), None, raw=True)[0]
 
 
 def deal_with_public(experiment: Experiment) -> tuple[FederatedData, Dataset | None]:
     """Load an experiment's data and deal them to clients, as records, public ones apart where its method needs some."""
-    return _deal(experiment, experiment.build_method(), raw=True)[:2]
+    return _deal(experiment, _load(experiment), experiment.build_method(), raw=True)[:2]
+
+
+def choose_method(experiment: Experiment) -> tuple[Experiment, str]:
+    """Choose the method for an experiment's data where it names none; return the experiment, and a sentence on the
+    choice, which is empty where there was none."""
+    return experiment.for_data(*_outline(experiment)) if experiment.unnamed else (experiment, "")
+
+
+def choose_contenders(experiment: Experiment) -> tuple[list[str], Experiment]:
+    """Choose methods to compare on an experiment's data where none are named, and the experiment that they share."""
+    return experiment.contenders(*_outline(experiment))
+
+
+def _outline(experiment: Experiment, dataset: Dataset | None = None) -> tuple[tuple[int, ...], int, float]:
+    """Shape of a record, number of clients and training records of the client in the middle, before any deal.
+    `dataset` are the experiment's records, where they are loaded already."""
+    known = SOURCES.get(experiment.data)
+    if dataset is None and known is not None and len(known.shape) > 1:  # images, which need not be looked at
+        return known.shape, experiment.clients or DEFAULT_CLIENTS, 0.0
+    dataset = _load(experiment) if dataset is None else dataset
+    sites, trained = client_count(dataset, experiment.clients), 1 - experiment.test_fraction
+    kept = np.ones(len(dataset.y), dtype=bool) if dataset.test is None else ~dataset.test
+    if dataset.owner is None or experiment.partition not in (None, "natural"):
+        middle = float(kept.sum()) / sites
+    else:
+        middle = float(np.median(np.bincount(dataset.owner[kept], minlength=len(dataset.owner_names))))
+    return tuple(dataset.x.shape[1:]), sites, middle * (trained if dataset.test is None else 1)
+
+
+def _load(experiment: Experiment) -> Dataset:
+    """Load the records that an experiment uses."""
+    dataset = load(experiment.data, experiment.data_dir, experiment.reading())
+    return dataset if experiment.records is None else fewer(dataset, experiment.records, experiment.seed)
 
 
 def _deal(
-    experiment: Experiment, method: Method | None, raw: bool = False, outline: bool = False
+    experiment: Experiment, dataset: Dataset, method: Method | None, raw: bool = False, outline: bool = False
 ) -> tuple[FederatedData, Dataset | None, Extractor | None]:
     """Deal records to clients, and set public ones aside where the experiment or the method asks for them. Clients hold
     features where the experiment has some, unless `raw` records are wanted; with `outline` these are zeros of the right
     shape, where nobody looks at them."""
-    dataset = load(experiment.data, experiment.data_dir, experiment.reading())
-    if experiment.records is not None:
-        dataset = fewer(dataset, experiment.records, experiment.seed)
     public = None
     planned = client_count(dataset, experiment.clients)
     if experiment.public is not None or (method is not None and settle(method, planned).needs_public()):
@@ -132,7 +166,7 @@ def _represented(data: FederatedData, extractor: Extractor, device: str) -> Fede
 def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[FederatedData, Facts]:
     """Load the data and build the network, to be looked at; `method` may need public records and refuse data."""
     check_device(experiment.device)
-    data, public, extractor = _deal(experiment, method, outline=True)
+    data, public, extractor = _deal(experiment, _load(experiment), method, outline=True)
     if method is not None:
         method.check_data(data.people)
     network = build_network(experiment, data.shape, data.task)
@@ -165,15 +199,24 @@ def prepare(
         method: one that has no name; by default the experiment's.
     """
     check_device(experiment.device)
-    method = experiment.build_method() if method is None else method
-    _check_execution(experiment, method)
+    open_choice = experiment.unnamed and method is None and data is None
+    if not open_choice:
+        method = experiment.build_method() if method is None else method
+        _check_execution(experiment, method)
     if experiment.precision == "bf16" and torch.device(experiment.device).type == "cpu":
         bf16.secure()  # before anything is computed here
+    public, chosen = None, ""
     if data is None:
-        data, public, extractor = _deal(experiment, method)
+        dataset = _load(experiment)
+        if open_choice:
+            experiment, chosen = experiment.for_data(*_outline(experiment, dataset))
+            method = experiment.build_method()
+            _check_execution(experiment, method)
+        data, public, extractor = _deal(experiment, dataset, method)
     else:
-        public, extractor = None, build_extractor(experiment, data.shape)
+        extractor = build_extractor(experiment, data.shape)
         data = data if extractor is None else _represented(data, extractor, experiment.device)
+    assert method is not None
     method.check_data(data.people)
     network = build_network(experiment, data.shape, data.task)
     coarse = bf16.decide(experiment.precision, experiment.device, network.module, data.shape, method.batch, resumed)
@@ -194,12 +237,13 @@ def prepare(
     return terms.extend(
         Prepared,
         data=data,
+        chosen=chosen,
         public=public,
         choice=replace(choice, reasons=choice.reasons + compiled.reasons + coarse.reasons),
         repeats=same,
         needs_nonce=own,
         compiled=compiled.made,
-        notes=[*data.notes, *([OWN_CODE] if own else []), *coarse.notes, *terms.notes],
+        notes=[*([chosen] if chosen else []), *data.notes, *([OWN_CODE] if own else []), *coarse.notes, *terms.notes],
     )
 
 

@@ -259,6 +259,8 @@ class Place:
         turns = f", {schedule.cohort} of them a round" if schedule.cohort < schedule.clients else ""
         configuration = experiment.model_dump(mode="json")
         method = called(configuration)
+        if self._prepared.chosen:
+            self._display.say(self._prepared.chosen)
         self._display.say(f"{run}: {method}, {schedule.rounds} rounds, {schedule.clients} clients{turns}")
         self._telling = self._display.run(run, schedule.rounds, configuration)
 
