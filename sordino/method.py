@@ -30,7 +30,7 @@ from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
-from sordino.privacy.release import Releases, record_needs, without_privacy
+from sordino.privacy.release import Releases, all_releases, record_needs, without_privacy
 from sordino.privacy.unit import Unit
 from sordino.tasks import Task
 
@@ -292,7 +292,11 @@ class Method:
 
     def is_private(self) -> bool:
         """Whether anything that leaves carries noise."""
-        return any(release.private for releases in self.steps().values() for release in releases.values())
+        return any(release.private for release in all_releases(self.steps()))
+
+    def sends_sums(self) -> bool:
+        """Whether sums over all clients' records leave, whose noise is shared out over the clients' messages."""
+        return any(release.sums_records for release in all_releases(self.steps()))
 
     def settled(self, clients: int) -> Method:
         """Return the method with those hyper-parameters filled in that depend on the number of clients."""

@@ -1550,7 +1550,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "exposed = False",
             ),
             ("runs: a lost journal has one attempt", "_repeated(plan, 1 + row.given_up)", "plan"),
-            ("runs: a plan counts one matrix", "((1.0, (matrix,) * 3, needs.matrices),)", "((1.0, (matrix,) * 3, 1),)"),
+            (
+                "runs: a plan counts one matrix",
+                "same_for_all(matrix), needs.matrices),)",
+                "same_for_all(matrix), 1),)",
+            ),
         ],
     ),
     (
@@ -1710,7 +1714,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "squares + (1 - self.beta2) * square",
             ),
             ("one state for all models", "{name: rows[row] for", "{name: rows[0] for"),
-            ("all models but the one move", "_replaced(models, row, moved)", "_replaced(models, 0, moved)"),
+            ("all models but the one move", "_with_row(models, row, moved)", "_with_row(models, 0, moved)"),
         ],
     ),
     (
@@ -3095,7 +3099,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("sums: rows of any shape", "if rows.shape != (len(public.clients), self.width(public)):", "if False:"),
             (
                 "sums: divided by the number of clients",
-                "return len(public.clients) / max(allowance.of_records.expected(public.clients), 1e-9)",
+                "return len(public.clients) / max(allowance.of_records.expected_records(public.clients), 1e-9)",
                 "return 1.0",
             ),
             ("sums: records may be drawn or not", '"batch" if self.drawn else "records")', "value.form)"),
@@ -3331,13 +3335,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: every observer sees the outsider's recipe",
-                "own = [tuple((rate, met[place], count)",
-                "own = [tuple((rate, met[0], count)",
+                "return tuple((rate, met[place], count) for rate, met, count in recipe)",
+                "return tuple((rate, met[0], count) for rate, met, count in recipe)",
             ),
             (
                 "sums: recipes of the outsider are stored",
-                "found.add((*whole, *((*kind, count) for kind, count in sorted(pool.items()))))",
-                "found.add((*whole, *((rate, (met[0],) * 3, count) for (rate, met), count in sorted(pool.items()))))",
+                "found.add((*whole, *pool))",
+                "found.add((*whole, *((rate, (met[0],) * 3, count) for rate, met, count in pool)))",
             ),
             (
                 "sums: replaced records are emptied ones",
@@ -3417,8 +3421,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "sums: runs cost the server what they cost the outsider",
-                "return tuple((rate, met[place], count) for rate, met, count in _seen(stored))",
-                "return tuple((rate, met[0], count) for rate, met, count in _seen(stored))",
+                "return seen_by(view, _read_recipe(stored))",
+                'return seen_by("outsider", _read_recipe(stored))',
             ),
             ("sums: stored for the outsider", "*(met[:1] if len(set(met)) == 1 else met), count]", "*met[:1], count]"),
             ("sums: a plan of one message", "[client] * costs.schedule.cohort", "[client]"),

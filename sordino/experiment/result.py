@@ -107,7 +107,7 @@ def summarize(
         records=None if data is None else int(data.train.sizes.sum()),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.task),
         positive=None if measured is None or data is None else data.task.positive_name,
-        record_level=None if plan is None else _record_figures(ledger, plan.observer, delta, ending),
+        record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
     )
@@ -213,7 +213,8 @@ def _beyond_budgets(ledger: Ledger, prepared: Terms, names: Sequence[str]) -> li
     plan = prepared.allowance.records
     if plan is None or ledger.reasons():
         return []
-    return beyond_budgets(ledger.record_epsilons(plan.observer, prepared.budget.delta), plan.budgets, names)
+    spent = ledger.record_epsilons(prepared.allowance.observer, prepared.budget.delta)
+    return beyond_budgets(spent, plan.budgets, names)
 
 
 def _record_figures(ledger: Ledger, view: View, delta: float, ending: Ending) -> RecordFigures:

@@ -8,6 +8,7 @@ The mathematics is in `sordino.parts.blending` and `sordino.tasks.recalibration`
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -176,26 +177,34 @@ class Mixing(ABC):
         seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
         return self._execution.trained(self._clients, models, records, seeds, passes)
 
-    def _measured(self, models: Tensor, rules: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Mixtures:
-        """Return the mixtures of the `models` that clients trained and of those that they have; `rules` holds each
-        client's weights, powers and offsets."""
-        weights, powers, offsets = (torch.stack(rows) for rows in zip(*rules, strict=True))
-        networks = {**dict(zip(self.trains, models.unbind(1), strict=True)), OWN: self._own, **self._server}
-        figures = self._accuracies(networks, weights, powers, offsets)
-        return Mixtures(models.cpu(), weights, powers, offsets, figures)
+    def _evaluated(self, models: Tensor, rules: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Mixtures:
+        """Return the clients' mixtures with their accuracies.
 
-    def _accuracies(
-        self, networks: Mapping[int, Tensor], weights: Tensor, powers: Tensor, offsets: Tensor
-    ) -> np.ndarray:
-        """Return (clients, figures and sums), on the clients' test records."""
+        Args:
+            models: (clients, trained, parameters), the models that they trained, as `trains` says.
+            rules: Each client's weights, powers and offsets.
+        """
+        shares, powers, added = (torch.stack(rows) for rows in zip(*rules, strict=True))
+        networks = {**dict(zip(self.trains, models.unbind(1), strict=True)), OWN: self._own, **self._server}
+        return Mixtures(models.cpu(), shares, powers, added, self._accuracies(networks, shares, powers, added))
+
+    def _accuracies(self, networks: Mapping[int, Tensor], shares: Tensor, powers: Tensor, added: Tensor) -> np.ndarray:
+        """Return (clients, figures and sums), on the clients' test records.
+
+        Args:
+            networks: By member, the clients' models, one row each.
+            shares: (clients, members) weights.
+            powers: (clients, members).
+            added: (clients, members, width) offsets.
+        """
         task, data = self._task, self._clients.data
-        needed = {LOCAL} | {NETWORKS[member] for member in weights.any(dim=0).nonzero().squeeze(1).tolist()}
+        needed = {LOCAL} | {NETWORKS[member] for member in shares.any(dim=0).nonzero().squeeze(1).tolist()}
         said = {one: self._log_probabilities(networks[one], data.test, self._who) for one in sorted(needed)}
         mixed = []
-        for place, mine in enumerate(weights):
+        for place, mine in enumerate(shares):
             there = mine.nonzero().squeeze(1)  # the others may have overflowed
             spoken = torch.stack([said[NETWORKS[member]][place] for member in there.tolist()])
-            mixed.append(mixture(task, spoken, mine[there], powers[place][there], offsets[place][there]))
+            mixed.append(mixture(task, spoken, mine[there], powers[place][there], added[place][there]))
         alone = task.figures(sums_on_test_records(data, self._who, said[LOCAL]))
         sums = sums_on_test_records(data, self._who, mixed)
         return np.column_stack([alone[:, task.metrics.index(task.score)], task.figures(sums), sums])
@@ -210,10 +219,14 @@ class Blending(Mixing):
 
     trains = (LOCAL, TUNED)
 
-    def _mixtures(self) -> Mixtures:
+    @functools.cached_property
+    def _folds(self) -> list[Tensor]:
+        """Number of the fold of each training record, one tensor for each client."""
         groups = [self._task.group(self._training(place)[1].numpy()) for place in range(len(self._who))]
         dealt = zip(groups, self._clients.gate.source.keys(("blend",), self._who), strict=True)
-        self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
+        return [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
+
+    def _mixtures(self) -> Mixtures:
         said = [torch.zeros(len(MEMBERS), len(mine), self._task.width) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):
@@ -225,7 +238,7 @@ class Blending(Mixing):
             for member, models in (judged | self._server).items():
                 self._judge(models, held_out, fold, [rows[member] for rows in said])
         models = torch.stack([self._train_alone(), tuned], dim=1)
-        return self._measured(models, [self._rules(place, mine) for place, mine in enumerate(said)])
+        return self._evaluated(models, [self._rules(place, mine) for place, mine in enumerate(said)])
 
     def _judge(self, models: Tensor, held_out: Split, fold: int, said: list[Tensor]) -> None:
         """Write the log-probabilities of each client's records in a fold into `said`."""
@@ -263,12 +276,18 @@ class Blending(Mixing):
             powers[OWN] = powers[twin]
         return found, powers, added
 
-    def _recalibrated(self, said: Tensor, targets: Tensor, folds: Tensor) -> Tensor:
-        """Return the log-probabilities `said` (records, width) of the server's model, each record's recalibrated on the
-        folds that it is not in."""
+    def _recalibrated(self, said: Tensor, targets: Tensor, fold_of: Tensor) -> Tensor:
+        """Return the log-probabilities of the server's model, each record's recalibrated on the folds that it is not
+        in.
+
+        Args:
+            said: (records, width), what the server's model says of a client's training records.
+            targets: (records,) of the same records.
+            fold_of: (records,) numbers of their folds.
+        """
         found = torch.empty_like(said)
         for fold in range(FOLDS):
-            inside = folds == fold
+            inside = fold_of == fold
             fitted = self._task.recalibrate(said[~inside], targets[~inside])
             found[inside] = self._task.sharpen(said[inside], *fitted)
         return found
@@ -299,7 +318,7 @@ class Recalibrating(Mixing):
         alone = self._on_training_records(local)
         served = self._on_training_records(self._server[ADJUSTED]) if self._server else [None] * len(self._who)
         rules = [self._rules(place, *said) for place, said in enumerate(zip(alone, served, strict=True))]
-        return self._measured(local.unsqueeze(1), rules)
+        return self._evaluated(local.unsqueeze(1), rules)
 
     def _on_training_records(self, models: Tensor) -> list[Tensor | None]:
         """Return the log-probabilities of each client's training records by its row of `models`; None where that

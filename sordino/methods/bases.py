@@ -31,6 +31,8 @@ Clipping = Annotated[Threshold, Named(RULES)]
 infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
+SIZES_IN_SUMS = "How many records the clients of a round have together is public: sums over them are divided by it."
+"""The same where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Clipped(Averaging):
 
 @dataclass(frozen=True)
 class RecordLevel(Averaging):
-    """A method that protects each record of a client: even the server sees only what noisy gradients made."""
+    """A method that protects each record of a client: what leaves is made of noisy gradients, or is a sum over all
+    clients' records whose noise these share."""
 
     unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"
@@ -140,7 +143,7 @@ class RecordLevel(Averaging):
         return random.permutation(np.repeat([part[0] for part in parts], counts))
 
     def discloses(self) -> list[str]:
-        return [SIZES]
+        return [SIZES_IN_SUMS if self.sends_sums() else SIZES]
 
     def _not_understood(self) -> UserError:
         return UserError(

@@ -143,9 +143,9 @@ class DPFedSGD(RecordLevel):
 
     def _step(self, fed: Federation, got: Replies) -> float:
         """Length of the next step along the mean gradient, without the server optimizer's own rate: all public."""
-        noise = float(got.deviation("gradient").max()) / fed.record_plan.expected(got.who)
         if not self.server.proportional:
             return 1.0
+        noise = float(got.deviation("gradient").max()) / fed.record_plan.expected_records(got.who)
         table = is_table(fed)
         largest = self.largest_step or (STEP_ON_TABLES if table else STEP_ON_OTHERS)
         walk = self.walk or (WALK_ON_TABLES if table else WALK_ON_OTHERS)

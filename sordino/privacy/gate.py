@@ -1,10 +1,9 @@
 """The gate: all that a client sends is clipped and noised here, and so are the gradients of record-level steps.
 
 Everything that a step wants to send goes through `Gate.passes`. At record level the step itself sees nothing but what
-`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised; or it hands over sums
-over a `DrawnBatch` that only the gate opens. What passes is
-charged by the ledger from the same releases and the same allowance, so that the noise that was added and the noise
-that is paid for cannot differ.
+`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised; or it hands over sealed
+sums over a `DrawnBatch`, which only the gate opens. What passes is charged by the ledger from the same releases and the
+same allowance, so that the noise that was added and the noise that is paid for cannot differ.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ class Gate:
         return self._weighted(mean_of_sum(total, len(public.clients), cover), release, public)
 
     def _weighted(self, mean: Tensor, release: Release, public: Public) -> Tensor:
-        """The mean over clients, or over their records, from that over clients."""
+        """What `Replies.mean` returns, from the mean over clients."""
         weight = release.weight(self.allowance, public)
         return mean if weight == 1 else mean * weight
 

@@ -46,7 +46,8 @@ from sordino.privacy.views import VIEWS, View, honest_shares
 Promise = tuple[float, float]
 """An epsilon, and the delta at which it holds."""
 Kind = tuple[float, Multipliers]
-"""A kind of sampled sum: its sampling rate, and its noise multiplier as each observer meets it."""
+"""A kind of sampled sum: its sampling rate, and its noise multiplier as each observer meets it. Of what is promised an
+epsilon, and its delta in the multipliers' place."""
 SeenRecipe = tuple[tuple[float, Multipliers, int], ...]
 """Sampled sums that a record went through: rate, multiplier for each observer, and how many."""
 NO_PROMISE: Promise = (0.0, 0.0)
@@ -392,8 +393,8 @@ class Ledger:
         return (2 * epsilon, both) if both < 1 else (math.inf, delta)
 
     def rows_epsilons(self, view: View, delta: float) -> dict[str, float]:
-        """Upper bounds of epsilon against an observer for a person with each number of `ROWS` at one client, by that
-        number as a text, at record level; empty where only promises are known, or noise is in whole numbers."""
+        """Epsilon against an observer of a person with each number of `ROWS` at one client, by that number as a text,
+        at record level; empty where only promises are known, or noise is in whole numbers."""
         if self._promises() or self._entries:
             return {}
         found = self._recipes(self.spent[VIEWS.index(view)], view).values()
@@ -421,7 +422,7 @@ class Ledger:
             outsider, peer, server = (_of_whole_client(float(spent[client])) for spent in self.spent)
             whole: SeenRecipe = ((1.0, (outsider, peer, server), 1),) if math.isfinite(server) else ()
             for pool in self._pools(client):
-                found.add((*whole, *((*kind, count) for kind, count in sorted(pool.items()))))
+                found.add((*whole, *pool))
         return found
 
     def reasons(self) -> list[str]:
@@ -469,10 +470,10 @@ class Ledger:
         """Clients that have sent something."""
         return sorted(set(np.flatnonzero(self.spent.any(axis=0)).tolist()).union(*self._histories.values()))
 
-    def _pools(self, client: int) -> list[dict[Kind, int]]:
-        """Sampled sums that each pool of a client's records went through."""
-        known = (pool for name, pool in self._histories.items() if name != PROMISED)
-        return [pool.get(client, {}) for pool in known] or [{}]
+    def _pools(self, client: int) -> list[SeenRecipe]:
+        """Sampled sums that each pool of a client's records went through; one empty recipe where there are none."""
+        known = [pool.get(client, {}) for name, pool in self._histories.items() if name != PROMISED]
+        return [tuple((*kind, count) for kind, count in sorted(pool.items())) for pool in known] or [()]
 
     def _recipes(self, spent: np.ndarray, view: View, replace: bool = False) -> dict[int, list[Recipe]]:
         """Recipes that the records of each client have gone through, as an observer sees them, one for each pool.
@@ -480,16 +481,20 @@ class Ledger:
         A record is either a training or a validation record. What was released of the whole client counts for both: one
         record may move a bounded contribution by twice its bound.
         """
-        place = VIEWS.index(view)
         found: dict[int, list[Recipe]] = {}
         for client in self._paying():
             multiplier = _of_whole_client(float(spent[client]))
-            multiplier = 2 * multiplier if replace else multiplier  # as a replaced record costs twice its mu
+            # A replaced record moves no more than twice the bound either: halve the mu that `replaced_epsilon` doubles.
+            multiplier = 2 * multiplier if replace else multiplier
             whole: Recipe = ((1.0, multiplier, 1),) if math.isfinite(multiplier) else ()
-            pools = [sorted(pool.items()) for pool in self._pools(client)]
-            own = [tuple((rate, met[place], count) for (rate, met), count in pool) for pool in pools]
-            found[client] = [(*whole, *recipe) for recipe in own]
+            found[client] = [(*whole, *seen_by(view, pool)) for pool in self._pools(client)]
         return found
+
+
+def seen_by(view: View, recipe: SeenRecipe) -> Recipe:
+    """Recipe as one observer sees it."""
+    place = VIEWS.index(view)
+    return tuple((rate, met[place], count) for rate, met, count in recipe)
 
 
 def join_drawn(charges: Mapping[str, Charge]) -> dict[str, Charge]:

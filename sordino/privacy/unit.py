@@ -26,9 +26,10 @@ class Unit(StrEnum):
     def record_level(self) -> bool:
         """Whether the unit is a part of one client's data: the question that decides the level of a run.
 
-        At record level every client adds noise of its own, as its `RecordPlan` says. A step sees records through noisy
-        gradients alone, and each message is covered by itself. Otherwise a step sees its client's records as they are,
-        noise covers the whole message, and its shares add up over the cohort.
+        At record level a step sees records through noisy gradients and sealed values alone, and noise is planned by a
+        `RecordPlan`: of each client's own, so that each message is covered by itself, or shared out over the messages
+        of a sum. Otherwise a step sees its client's records as they are, noise covers the whole message, and its shares
+        add up over the cohort.
         """
         return self is Unit.RECORD
 

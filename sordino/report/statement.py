@@ -19,7 +19,7 @@ from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.privacy.unit import Unit, protection
 from sordino.privacy.views import View
-from sordino.report.wording import UNPROTECTED, protects_nothing, replacement_words, with_full_stop
+from sordino.report.wording import UNPROTECTED, observers_differ, protects_nothing, replacement_words, with_full_stop
 from sordino.store.ledger_rows import Account
 from sordino.store.spending import over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
@@ -278,13 +278,15 @@ def _protection(found: Statement) -> list[str]:
         f'The column "best attack" says how often the best possible attack guesses correctly whether {whether}, for '
         f"the {found.unit} that is easiest to recognise. A coin is correct in 50 % of cases."
     )
-    if protects_nothing({one.name: one.epsilon for one in found.observers}):
+    epsilon = {one.name: one.epsilon for one in found.observers}
+    if protects_nothing(epsilon):
         return [f"{UNPROTECTED}. {attack}"]
-    unit, planned = (
-        ("one client as a whole", f"The noise was planned against the observer {found.planned_for}.")
-        if not found.unit.record_level
-        else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
-    )
+    unit = "one record of a client" if found.unit.record_level else "one client as a whole"
+    planned = f"The noise was planned against the observer {found.planned_for}."
+    if found.unit.record_level and observers_differ(epsilon):
+        planned += " The figures for replaced contents and for several rows are those of this observer."
+    elif found.unit.record_level:
+        planned = "Each client adds noise of its own, which holds against every observer."
     return [
         f"The figures protect {unit}. A smaller epsilon means stronger protection. Delta is "
         f"{delta_text(found.delta)}: roughly the chance that more is revealed than epsilon allows. Each observer is "

@@ -21,9 +21,16 @@ def protects_nothing(epsilon: Mapping[Any, float | None]) -> bool:
     return all(value is None for value in epsilon.values())
 
 
+def observers_differ(epsilon: Mapping[Any, float | None]) -> bool:
+    """Whether epsilon is not the same for all observers: noise is shared out over clients' messages, and each observer
+    meets another part of it."""
+    return len(set(epsilon.values())) > 1
+
+
 def neighbour_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None) -> list[str]:
     """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
-    and persons; `epsilon_rows` holds upper bounds of epsilon for a person with several rows, where they are known."""
+    and persons; `epsilon_rows` holds the epsilon of a person by the number of its rows at one client, where it is
+    known."""
     return [f"Neighbours: {unit.neighbours}.", *unit.caveats(epsilon_rows)]
 
 

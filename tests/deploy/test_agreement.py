@@ -133,7 +133,7 @@ def figures(found: Prepared | DeployedTerms, allowance: Allowance | None = None)
         known["matrix"] = plan.matrix_multipliers.tolist()
         if plan.shared is not None:
             known |= {"message": plan.shared.of_message(1.0), "counts": plan.sum_multipliers.tolist()}
-            known |= {"protect_from": plan.shared.protect_from, "expected": plan.expected(range(CLIENTS))}
+            known |= {"protect_from": plan.shared.protect_from, "expected": plan.expected_records(range(CLIENTS))}
     return known
 
 

@@ -127,6 +127,18 @@ def test_a_statement_on_tables_names_what_is_predicted_from_what(tmp_path: Path)
     assert text.count("How many records") == 1
 
 
+def test_where_clients_share_noise_nobody_says_that_it_holds_against_everybody(tmp_path: Path) -> None:
+    keys = {"clients": 4, "partition": "iid", "records": 200, "model": "logistic", "rounds": 1, "workers": 1}
+    name = sordino.run(store=tmp_path, method="dp-fedsgd", epsilon=4, **keys)["run"]
+    command("statement", name, "-o", tmp_path / "s.md", "--store", tmp_path)
+    text = (tmp_path / "s.md").read_text()
+    assert "planned against the observer outsider. The figures for replaced contents and for several rows are" in text
+    assert "which holds against every observer" not in text
+    assert text.count("How many records") == text.count("How many records the clients of a round have together") == 1
+    shown = " ".join(command("show", name, "--store", tmp_path).out.split())
+    assert "protects one record; planned for: outsider, whose figures follow" in shown
+
+
 def test_a_result_that_does_not_follow_from_the_ledger_is_told(run: tuple[str, Path]) -> None:
     found = Account.of(Store(run[1]), run[0])
     assert found.disagreements() == []

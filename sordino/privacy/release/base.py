@@ -362,6 +362,11 @@ class Release:
         return self.unit is not None and self.unit.record_level
 
     @property
+    def sums_records(self) -> bool:
+        """Whether it is a sum over all clients' records, whose noise is shared out over the clients' messages."""
+        return self.summed and self.record_level
+
+    @property
     def once(self) -> bool:
         """Whether a client may be asked for it once in a run, whatever its turns."""
         return False
@@ -451,7 +456,7 @@ class Release:
         return torch.zeros(1)
 
     def weight(self, allowance: Allowance, public: Public) -> float:
-        """Factor that makes what `Replies.mean` returns of the mean over clients: one, unless it is a mean over
+        """Factor on the mean over clients that gives what `Replies.mean` returns: one, unless that is a mean over
         records."""
         return 1.0
 

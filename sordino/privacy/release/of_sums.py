@@ -53,8 +53,8 @@ class SumOverRecords(Release):
 
     def expose(self, ledger: Ledger, row: Row, clients: Sequence[int]) -> list[Row]:
         raise ReleaseError(
-            f"{self.describe()}: a method may read its mean only. A single message carries a share of the noise, and "
-            "sampled sums have no price for being read one by one after the fact."
+            f"{self.describe()}: a method may read its mean only, as `got.mean`. A single message carries a share of "
+            "the noise, and sampled sums have no price for being read one by one after the fact."
         )
 
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
@@ -137,7 +137,7 @@ class GradientSum(SumOverRecords):
         return Charge.of_records(self.pool, paid, entries, shared, len(public.clients), drawn=True)
 
     def weight(self, allowance: Allowance, public: Public) -> float:
-        return len(public.clients) / max(allowance.of_records.expected(public.clients), 1e-9)
+        return len(public.clients) / max(allowance.of_records.expected_records(public.clients), 1e-9)
 
     def describe(self) -> str:
         how = "scaled to" if self.normalised else "limited to"
@@ -158,7 +158,7 @@ class RecordSum(SumOverRecords):
     """
 
     bound: float
-    share: float = field()
+    share: float = field()  # required: without `field()` the base's default would stand for it
     entries: int | str = 1
     drawn: bool = False
 
@@ -220,7 +220,7 @@ class RecordSum(SumOverRecords):
 
     def weight(self, allowance: Allowance, public: Public) -> float:
         plan, clients = allowance.of_records, list(public.clients)
-        records = plan.expected(clients) if self.drawn else float(plan.trained[clients].sum())
+        records = plan.expected_records(clients) if self.drawn else float(plan.trained[clients].sum())
         return len(clients) / max(records, 1e-9)
 
     def describe(self) -> str:

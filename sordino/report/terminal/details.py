@@ -19,7 +19,7 @@ from sordino.privacy.budget.client_level_plan import Plan
 from sordino.privacy.unit import Unit
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.results import epsilon_text, views_table
-from sordino.report.wording import bound_words, neighbour_words, percent
+from sordino.report.wording import bound_words, neighbour_words, observers_differ, percent
 from sordino.store.ledger_rows import Account
 from sordino.util.formatting import delta_text
 
@@ -29,7 +29,7 @@ SINGLE = 12
 
 def plan_report(plan: Plan | PlanForRecords, protect_from: str) -> RenderableType:
     """Report on a plan."""
-    parts = _of_records(plan) if isinstance(plan, PlanForRecords) else _of_clients(plan, protect_from)
+    parts = _of_records(plan, protect_from) if isinstance(plan, PlanForRecords) else _of_clients(plan, protect_from)
     parts += [Text(f"Warning: {sentence}", style="yellow") for sentence in plan.warnings]
     parts += [Text(sentence) for sentence in plan.advice]
     return Group(*parts)
@@ -47,14 +47,15 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
     ]
 
 
-def _of_records(plan: PlanForRecords) -> list[RenderableType]:
+def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]:
     replaced = epsilon_text(plan.epsilon_replace_one)
+    planned = f"; planned for: {protect_from}, whose figures follow" if observers_differ(plan.epsilon) else ""
     return [
         Text(f"noise multiplier {plan.noise_multiplier:.4g} for each gradient, median over clients", style="bold"),
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
-            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; if one "
+            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most{planned}; if one "
             f"record is replaced by another: at most {replaced}"
         ),
         *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows)),

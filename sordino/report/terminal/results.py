@@ -20,6 +20,7 @@ from sordino.report.wording import (
     epsilon_words,
     method_name,
     neighbour_words,
+    observers_differ,
     percent,
     protects_nothing,
     replacement_words,
@@ -118,8 +119,11 @@ def _meaning(summary: Summary) -> list[str]:
     level = summary.record_level
     if level is None:
         return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words(Unit.CLIENT)]
+    holds = "each client's noise holds for every observer"
+    if observers_differ(summary.epsilon):
+        holds = f"planned for: {summary.protect_from}, whose figures follow"
     sentences = [
-        f"{at}; protects one record; each client's noise holds for every observer",
+        f"{at}; protects one record; {holds}",
         *neighbour_words(Unit.RECORD, summary.epsilon_rows),
     ]
     if level.epsilon_clients is not None:
