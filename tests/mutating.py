@@ -128,6 +128,7 @@ def _run_pytest(project: Path, tests: list[str], watch: Watch, scratch: Path, mo
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         del os.environ[name]
     os.environ |= {"PYTHONPATH": str(project), "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"}
+    sys.dont_write_bytecode = False  # into the copy, beside what is compiled there
     tempfile.tempdir = None
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):

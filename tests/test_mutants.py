@@ -12,10 +12,10 @@ import pytest
 from mutants import LATER, MUTANTS, ROOT
 from mutating import CAUGHT, SURVIVED, TIMED_OUT, Mutant, Runner
 
-ADDED = Mutant("adds too much", "sums.py", "a + b", "a + b + 1", "tests/test_sums.py")
-UNNOTICED = Mutant("greets nobody", "sums.py", "'hello'", "''", "tests/test_sums.py")
-NOTICED_LATER = Mutant("halves nothing", "sums.py", "n // 2", "n", "tests/test_sums.py")
-ENDLESS = Mutant("never ends", "sums.py", "while n > 9:", "while True:", "tests/test_sums.py")
+ADDED = Mutant("adds too much", "sums.py", "a + b", "a + b + 1", "tests/test_added_sums.py")
+UNNOTICED = Mutant("greets nobody", "sums.py", "'hello'", "''", "tests/test_added_sums.py")
+NOTICED_LATER = Mutant("halves nothing", "sums.py", "n // 2", "n", "tests/test_added_sums.py")
+ENDLESS = Mutant("never ends", "sums.py", "while n > 9:", "while True:", "tests/test_added_sums.py")
 
 PACKAGE = """
 def add(a, b):
@@ -75,14 +75,17 @@ def test_the_tests_that_should_notice_exist() -> None:
 
 @pytest.fixture
 def tried(tmp_path: Path) -> Callable[..., tuple[dict[Mutant, str], list[str]]]:
-    """Try mutants of a small project; return verdicts and what was said."""
+    """Try mutants of a small project; return verdicts and what was said.
+
+    Its modules have names that no other test has: forks of this process have imported those.
+    """
     project = tmp_path / "project"
     for name, text in {
         "pyproject.toml": "[tool.pytest.ini_options]\n",
         "added/__init__.py": "",
         "added/sums.py": PACKAGE,
-        "tests/test_sums.py": TESTS,
-        "tests/test_later.py": LATER_TESTS,
+        "tests/test_added_sums.py": TESTS,
+        "tests/test_added_later.py": LATER_TESTS,
     }.items():
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +94,7 @@ def tried(tmp_path: Path) -> Callable[..., tuple[dict[Mutant, str], list[str]]]:
     def work(*mutants: Mutant, resume: bool = False) -> tuple[dict[Mutant, str], list[str]]:
         said: list[str] = []
         killers, state = project / "tests/killers.json", project / "build/mutants.json"
-        runner = Runner(project, killers, state, ("tests/test_later.py",), "added", 1, said.append)
+        runner = Runner(project, killers, state, ("tests/test_added_later.py",), "added", 1, said.append)
         return runner.run(list(mutants), mutants, resume), said
 
     return work
@@ -105,17 +108,17 @@ def test_verdicts(tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """Tests that fail without mutants catch none, and remembered killers decide nothing that others would not."""
     monkeypatch.setattr(mutating, "SECONDS_FOR_A_TEST", 0.5)
     remembered = {
-        ADDED.key: "tests/test_sums.py::test_something_else",
-        UNNOTICED.key: "tests/test_sums.py::test_what_fails_anyway",
+        ADDED.key: "tests/test_added_sums.py::test_something_else",
+        UNNOTICED.key: "tests/test_added_sums.py::test_what_fails_anyway",
         ENDLESS.key: "tests/test_gone.py::test_renamed",
     }
     (tmp_path / "project/tests/killers.json").write_text(json.dumps(remembered))
     found, said = tried(ADDED, UNNOTICED, NOTICED_LATER, ENDLESS)
     assert found == {ADDED: CAUGHT, UNNOTICED: SURVIVED, NOTICED_LATER: CAUGHT, ENDLESS: TIMED_OUT}
     killers = killers_of(tmp_path)
-    assert killers[ADDED.key] == "tests/test_sums.py::test_sums"
-    assert killers[NOTICED_LATER.key] == "tests/test_later.py::test_halves"
-    assert "tests/test_sums.py::test_what_fails_anyway does not pass without mutants: it catches none." in said
+    assert killers[ADDED.key] == "tests/test_added_sums.py::test_sums"
+    assert killers[NOTICED_LATER.key] == "tests/test_added_later.py::test_halves"
+    assert "tests/test_added_sums.py::test_what_fails_anyway does not pass without mutants: it catches none." in said
     assert said[-3:] == [
         "2 of 4 mutants caught in 0 minutes",
         "SURVIVED  sums.py: greets nobody",
@@ -125,7 +128,7 @@ def test_verdicts(tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_killer_that_still_kills_is_all_that_runs(tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killer = "tests/test_later.py::test_halves"
+    killer = "tests/test_added_later.py::test_halves"
     (tmp_path / "project/tests/killers.json").write_text(json.dumps({NOTICED_LATER.key: killer}))
     groups, run_tests = [], Runner._tested
 
@@ -135,19 +138,19 @@ def test_a_killer_that_still_kills_is_all_that_runs(tried, tmp_path: Path, monke
 
     monkeypatch.setattr(Runner, "_tested", noted)
     assert tried(NOTICED_LATER)[0] == {NOTICED_LATER: CAUGHT}
-    assert groups == [["tests/test_later.py"], [killer]]  # without the mutant, then with it
+    assert groups == [["tests/test_added_later.py"], [killer]]  # without the mutant, then with it
 
 
 def test_a_test_that_is_found_to_fail_anyway_is_taken_back(tried, tmp_path: Path) -> None:
     """Whether a new killer passes without mutants is known only afterwards: the mutant is then tried again."""
     found, said = tried(ADDED)
     assert found == {ADDED: CAUGHT}
-    assert killers_of(tmp_path) == {ADDED.key: "tests/test_sums.py::test_sums"}
+    assert killers_of(tmp_path) == {ADDED.key: "tests/test_added_sums.py::test_sums"}
     assert len([line for line in said if ADDED.key in line]) == 2
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tried, tmp_path: Path) -> None:
-    (tmp_path / "project/tests/test_sums.py").write_text(TESTS.replace("good morning", "hello"))
+    (tmp_path / "project/tests/test_added_sums.py").write_text(TESTS.replace("good morning", "hello"))
     assert tried(ADDED)[0] == {ADDED: CAUGHT}
     found, said = tried(ADDED, NOTICED_LATER, resume=True)
     assert found == {ADDED: CAUGHT, NOTICED_LATER: CAUGHT}
@@ -156,7 +159,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tried, tmp_path: Path) -> None:
 
 
 def test_changed_sources_have_no_verdicts(tried, tmp_path: Path) -> None:
-    tests = tmp_path / "project/tests/test_sums.py"
+    tests = tmp_path / "project/tests/test_added_sums.py"
     tests.write_text("")
     assert tried(UNNOTICED)[0] == {UNNOTICED: SURVIVED}
     tests.write_text(TESTS.replace("good morning", "hello"))
