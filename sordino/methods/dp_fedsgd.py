@@ -116,7 +116,8 @@ class DPFedSGD(RecordLevel):
 
     @sends(lambda self: self.clipping.releases(self.sampling))
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
-        total = data.gradient_sum(message["global"], message["weights"])
+        weights = message["weights"] if self.class_weight == "balanced" else None  # all ones
+        total = data.gradient_sum(message["global"], weights)
         return Result(send={"gradient": total, **self.clipping.tell(message["global"], data)})
 
     @sends(lambda self: {"labels": RecordSum(1.0, self.counts, "groups")} if self.counts else {})

@@ -50,7 +50,9 @@ def clipping_factors(norms: Tensor, clip: Tensor, normalised: bool = False) -> T
         factors = allowed.unsqueeze(-2) / (lengths + GAMMA)
     else:
         factors = (allowed.unsqueeze(-2) / lengths.clamp(min=1e-300)).clamp(max=1)
-    counts = torch.isfinite(known).all(dim=-1, keepdim=True) & (factors >= MIN_FACTOR)
+    counts = factors >= MIN_FACTOR  # not where a length is infinite, or not a number
+    if several:
+        counts &= torch.isfinite(known).all(dim=-1, keepdim=True)
     factors = torch.where(counts, factors, 0.0)
     return factors if several else factors.squeeze(-1)
 

@@ -8,6 +8,7 @@ same allowance, so that the noise that was added and the noise that is paid for 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.mechanism import FLOATS, Mechanism, mean_of_sum
 from sordino.privacy.noise import Source
 from sordino.privacy.release import Cover, Public, Release, Releases
-from sordino.privacy.release.base import ReleaseError, check_thresholds
+from sordino.privacy.release.base import ReleaseError, check_thresholds, cover_of
 from sordino.privacy.sealed import Asked, Sealed
 
 
@@ -144,7 +145,7 @@ class Gate:
         return mean if weight == 1 else mean * weight
 
     def _cover(self, release: Release, width: int, public: Public) -> Cover | None:
-        return public.once(width, (self, release), lambda: release.cover(width, self.allowance, public))
+        return cover_of(release, width, self.allowance, public)
 
 
 class DrawnBatch:
@@ -163,11 +164,16 @@ class DrawnBatch:
         self.normalised = normalised
         self._coins: Tensor | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether every record is in the batch: nothing is drawn, and nothing hidden."""
+        return self.rate == 1
+
     def coins(self, records: int) -> Tensor:
         """Whether each of `records` is in the batch: booleans."""
         if self._coins is None:
-            if self.rate == 1:  # nothing is drawn, and nothing hidden
-                self._coins = torch.ones(records, dtype=torch.bool)
+            if self.whole:
+                self._coins = everyone(records)
             else:
                 self._coins = self._source.coins(records, self.rate, *self._purpose, 0)
         return self._coins
@@ -296,6 +302,12 @@ class StackedGradients:
         if not any(deviations):
             return totals
         return self._mechanism.noised_sums(totals, deviations, self._source, purposes)
+
+
+@functools.lru_cache(maxsize=256)
+def everyone(records: int) -> Tensor:
+    """Coins that choose every record: the same tensor each time, to be read only."""
+    return torch.ones(records, dtype=torch.bool)
 
 
 def check_asked(value: Any, name: str, asked: Asked) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from sordino.errors import UserError
 from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import Layout
 from sordino.learning.per_record import Keeper
-from sordino.learning.stacked import Chain, StackedBook, squared_lengths
+from sordino.learning.stacked import Chain, StackedBook
 from sordino.learning.vmapped import under_vmap
 from sordino.privacy.budget.record_level_plan import held_out_count
 from sordino.privacy.clipping import check_weights, clipped_sum, weighted_factors
@@ -340,14 +342,14 @@ class Stack:
         asked: Asked | None = None,
     ) -> None:
         """`x` is (clients, records, ...) and `y` (clients, records), of which each client has the first of `sizes`.
-        Either noisy gradients leave by `exit`, or sums over each client's drawn batch, sealed. `reach` are the
-        `squared_lengths` of the records, where they have been computed before; `asked` the question that is answered,
-        and the clients."""
+        Either noisy gradients leave by `exit`, or sums over each client's drawn batch, sealed. `reach` is the
+        `Chain.reach` of the records, where it has been computed before; `asked` the question that is answered, and the
+        clients."""
         assert learner.chain is not None
         self.__x, self.__y, self.__sizes, self.__exit, self.__batches = x, y, sizes, exit, batches
         self.__asked = asked
-        self.__reach = squared_lengths(x) if reach is None else reach
         self.__chain: Chain = learner.chain
+        self.__reach = learner.chain.reach(x) if reach is None else reach
         self.__task = learner.task
         self.layout, self.steps = learner.layout, 0 if exit is None else exit.steps
         self.figures = {"place": torch.arange(len(sizes), device=x.device)}
@@ -382,44 +384,48 @@ class Stack:
             raise UserError("A step without a release of summed gradients asked for one: declare `GradientSum`.")
         if weights is not None:
             check_weights(weights, len(self.__task.groups), len(self.__sizes))
-        chosen = torch.zeros(len(self.__sizes), max(self.__sizes), dtype=torch.bool)
-        for row, count, batch in zip(chosen, self.__sizes, self.__batches, strict=True):
-            row[:count] = batch.coins(count)
-        totals = self._clipped_sums(flat, chosen.to(flat.device), weights)
+        totals = self._clipped_sums(flat, self._drawn(flat.device), weights)
         return Sealed(totals.double(), "training", "sum of gradients", "sum", self.__asked)
+
+    def _drawn(self, device: torch.device) -> Tensor | None:
+        """Which of the clients' records are in their batches, (clients, records) booleans; None where all are, and no
+        client has fewer than another."""
+        coins = [batch.coins(count) for count, batch in zip(self.__sizes, self.__batches, strict=True)]
+        if min(self.__sizes) == self.__x.shape[1] and all(batch.whole for batch in self.__batches):
+            return None
+        return pad_sequence(coins, batch_first=True).to(device)
 
     def _check_places(self, place: Tensor) -> None:
         if not torch.equal(place, self.figures["place"]):
             raise UserError("A step asked for the gradients of some stacked clients alone: take one for each client.")
 
-    def _clipped_sums(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The sum of each client's chosen records' gradients, each scaled down to its threshold: float64 where they are
-        many."""
+    def _clipped_sums(self, flat: Tensor, chosen: Tensor | None, weights: Tensor | None = None) -> Tensor:
+        """The sum of each client's `chosen` records' gradients, or of all, each scaled down to its threshold: float64
+        where they are many."""
+        x, y, reach, limits = self.__x, self.__y, self.__reach, self.__limits.to(flat.device)
         # Only as many places as the largest batch has: the chosen ones of each client first.
-        most = int(chosen.sum(dim=1).max())
+        most = x.shape[1] if chosen is None else int(chosen.sum(dim=1).max())
         if most == 0:
             return torch.zeros_like(flat)
-        counts, x, y, limits = chosen.to(torch.uint8), self.__x, self.__y, self.__limits.to(flat.device)
-        reach = self.__reach
-        if most < x.shape[1]:
+        counts = None if chosen is None else chosen.to(torch.uint8)
+        if counts is not None and most < x.shape[1]:
             counts, order = counts.sort(dim=1, descending=True, stable=True)
             counts, order = counts[:, :most], order[:, :most]
             rows = torch.arange(len(flat), device=flat.device).unsqueeze(1)
-            x, y, reach = x[rows, order], y[rows, order], reach[rows, order]
+            x, y, reach = x[rows, order], y[rows, order], None if reach is None else reach[rows, order]
         of_records = None if weights is None else weights.gather(1, _groups(self.__task, y))
-        parts = [one.split(RECORDS_SUMMED_TOGETHER, dim=1) for one in (counts, x, y, reach)]
-        weighed = [None] * len(parts[0]) if of_records is None else of_records.split(RECORDS_SUMMED_TOGETHER, dim=1)
-        totals = [self._sums(flat, limits, *part) for part in zip(*parts, weighed, strict=True)]
+        parts = zip(*map(_split_records, (x, y, counts, reach, of_records)), strict=False)
+        totals = [self._sums(flat, limits, *part) for part in parts]
         return totals[0] if len(totals) == 1 else torch.stack(totals).double().sum(dim=0)
 
     def _sums(
         self,
         flat: Tensor,
         limits: Tensor,
-        counts: Tensor,
         x: Tensor,
         y: Tensor,
-        reach: Tensor,
+        counts: Tensor | None,
+        reach: Tensor | None,
         of_records: Tensor | None,
     ) -> Tensor:
         """The sum of some of each client's records' gradients, each scaled down to its threshold.
@@ -427,32 +433,44 @@ class Stack:
         Args:
             flat: the clients' models, one row each.
             limits: their thresholds.
-            counts: one for each record that counts, else zero: (clients, records).
             x: records.
             y: their targets.
-            reach: their `squared_lengths`.
+            counts: one for each record that counts, else zero: (clients, records); None where all count.
+            reach: their `squared_lengths`, where they are known.
             of_records: their weights; None for ones.
         """
         book = self._book(flat, x, y, reach)
         norms = book.layer_norms()
         factors = weighted_factors(norms, limits, of_records, self.__normalised)
-        totals = book.weighted_sum(factors * (counts if factors.dim() == 2 else counts.unsqueeze(2)))
+        if counts is not None:
+            factors = factors * (counts if factors.dim() == 2 else counts.unsqueeze(2))
+        totals = book.weighted_sum(factors)
+        if math.isfinite(float(totals.sum())):  # a sum is finite only if every entry is
+            return totals
         # Zero times NaN is not zero: of clients whose sum is not finite, records that are not are left out altogether.
         for client in (~torch.isfinite(totals.sum(dim=1))).nonzero().flatten().tolist():
-            known = torch.isfinite(norms[client]).all(dim=1) & (counts[client] > 0)
+            known = torch.isfinite(norms[client]).all(dim=1)
+            known = known if counts is None else known & (counts[client] > 0)
             totals[client] = 0
             if known.any():
                 only = slice(client, client + 1)
-                book = self._book(flat[only], x[only, known], y[only, known], reach[only, known])
+                far = None if reach is None else reach[only, known]
+                book = self._book(flat[only], x[only, known], y[only, known], far)
                 mine = None if of_records is None else of_records[only, known]
                 factors = weighted_factors(book.layer_norms(), limits[only], mine, self.__normalised)
                 totals[only] = book.weighted_sum(factors)
         return totals
 
-    def _book(self, flat: Tensor, x: Tensor, y: Tensor, reach: Tensor) -> StackedBook:
+    def _book(self, flat: Tensor, x: Tensor, y: Tensor, reach: Tensor | None) -> StackedBook:
         # Bounded for as many records as there are, which is public: not for as many as were chosen.
         most = min(self.__x.shape[1], RECORDS_SUMMED_TOGETHER)
         return StackedBook.of(self.__chain, flat, x, y, most, reach)
+
+
+def _split_records(values: Tensor | None) -> Iterable[Any]:
+    """Values of stacked clients' records in parts that are summed together, (clients, records, ...); None for each part
+    where there are none."""
+    return itertools.repeat(None) if values is None else values.split(RECORDS_SUMMED_TOGETHER, dim=1)
 
 
 class PrivateRows:

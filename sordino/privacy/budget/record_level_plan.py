@@ -72,7 +72,7 @@ class RecordPlan:
 
     def expected_records(self, clients: Sequence[int]) -> float:
         """Expected number of records in the batches of some clients together: public."""
-        who = list(clients)
+        who = np.asarray(clients, dtype=np.int64)
         return float((self.sampling[who] * self.trained[who]).sum())
 
     def repeated(self, client: int, times: int) -> RecordPlan:

@@ -52,7 +52,7 @@ def check_range(release: Release, low: float, high: float) -> None:
 
 def check_thresholds(thresholds: Tensor, whose: str) -> None:
     """Refuse thresholds to which nothing can be shortened in float32; `whose` names their release in the error."""
-    if not bool((torch.isfinite(thresholds) & (thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)).all()):
+    if not all(MIN_BOUND <= threshold <= MAX_BOUND for threshold in thresholds.flatten().tolist()):
         raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {MIN_BOUND:g} to {MAX_BOUND:g}")
 
 
@@ -451,6 +451,8 @@ class Release:
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
         """Prepare rows for a run without privacy: as they are; a row that is not finite becomes zero."""
+        if math.isfinite(float(rows.sum())):  # a sum is finite only if every entry is
+            return Bounded(rows, 0)
         finite = torch.isfinite(rows).all(dim=1)
         return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 
@@ -500,6 +502,11 @@ class Release:
     def describe(self) -> str:
         """Describe the release to users."""
         raise NotImplementedError
+
+
+def cover_of(release: Release, width: int, allowance: Allowance, public: Public) -> Cover | None:
+    """Return a release's `cover`, which is computed once for the same public values."""
+    return public.once(width, (allowance, release), lambda: release.cover(width, allowance, public))
 
 
 Releases = Mapping[str, Release]

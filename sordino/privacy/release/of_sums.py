@@ -30,6 +30,7 @@ from sordino.privacy.release.base import (
     ReleaseError,
     Thresholds,
     check_thresholds,
+    cover_of,
     lengths,
     shorten,
 )
@@ -59,8 +60,8 @@ class SumOverRecords(Release):
 
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
         width, clients = self.width(public) or 1, len(public.clients)
-        deviations = self.cover(width, allowance, public).deviations  # type: ignore[union-attr]
-        return torch.full((width,), float(deviations[0, 0]) * math.sqrt(clients))
+        deviations = cover_of(self, width, allowance, public).deviations  # type: ignore[union-attr]
+        return torch.full((width,), float(deviations) * math.sqrt(clients))
 
     @staticmethod
     def _shared(allowance: Allowance) -> Noise:
@@ -111,7 +112,7 @@ class GradientSum(SumOverRecords):
         return sum(public.layers)
 
     def thresholds(self, public: Public) -> Thresholds:
-        found = public.rows(self.clip)
+        found = public.once("threshold", (self,), lambda: public.rows(self.clip))
         if found.shape != (1, 1):
             raise ReleaseError(f"{self.describe()}: it needs one threshold, the same for all clients")
         return Thresholds(found)
@@ -140,7 +141,8 @@ class GradientSum(SumOverRecords):
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         plan, shared = allowance.of_records, self._shared(allowance)
-        paid = [(float(plan.sampling[client]), shared.of_message(self.share), 1) for client in public.clients]
+        multiplier = shared.of_message(self.share)
+        paid = [(rate, multiplier, 1) for rate in plan.sampling[list(public.clients)].tolist()]
         entries = self.width(public) if allowance.whole else 0
         return Charge.of_records(self.pool, paid, entries, shared, len(public.clients), drawn=True)
 
