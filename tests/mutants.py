@@ -660,7 +660,6 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
             ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
             ("keys that travel do not decide", "include=PLAIN) | {", "include=PLAIN - {'seed'}) | {"),
-            ("features that travel do not decide", "| _features(experiment)\n\n", "\n\n"),
             (
                 "a site's noise is for the declared records",
                 "sizes, budgets, needs = np.array([records])",
@@ -1722,6 +1721,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("features: any extractor at a site", 'if given["extractor"] not in allowed:', "if False:"),
             ("features: a server names files", 'if given.get("weights") is not None or', "if"),
         ],
+    ),
+    (
+        "deploy/terms.py",
+        "tests/features/test_runs.py",
+        [("features that travel do not decide", "| _features(experiment)\n\n", "\n\n")],
     ),
     (
         "features/cache.py",

@@ -372,7 +372,7 @@ def _feature_reasons(situation: Situation, level: Level) -> list[str]:
         return []
     return [
         "These are images: try --features scattering, frozen features that cost no privacy, with a linear network of a "
-        "few thousand parameters. At small budgets it was far better in our comparisons (experiments/features.toml)."
+        "few thousand parameters. experiments/features.toml has what that reached on handwriting."
     ]
 
 
