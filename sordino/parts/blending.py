@@ -68,7 +68,7 @@ that matters. Gradients of records agree far less with each other than updates o
 ENOUGH = 20.0
 """Effective training records for each feature, and for one more, from which a client that recalibrates takes the mean
 with the model that it trained alone, where no noise is on the server's: with fewer that model knows too little."""
-DOUBT = 1 / 360
+DOUBT = 1 / 240
 """Strength with which noise on the server's model lowers that number, times what TRUSTED says of the unit. Both were
 chosen on seven tables in 4, 10 and 20 sites where records are protected (`experiments/tables.md`)."""
 CAUTION = 4.0
