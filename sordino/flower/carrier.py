@@ -30,7 +30,7 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
-from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.protocol.carrier import Failure, Waiting
 from sordino.flower import keys
 from sordino.flower.link import HEADER, Link, LinkError
 from sordino.flower.messages import KIND, HeaderInterceptor, retry, to_send, unwrap, wrap
@@ -55,6 +55,8 @@ RETRY_SECONDS = 1.0
 """Seconds after a failure until a site is asked again; it may be back."""
 CONNECTION_CHECK_SECONDS = 2.0
 """Seconds between two checks whether sites with a message under way have connected anew."""
+WAITING_SECONDS = 5.0
+"""Seconds for which a site may be unreachable before the operator is told."""
 GONE_SECONDS = 60.0
 """Seconds for which a site may be unreachable before a trip gives it up."""
 MARGIN_SECONDS = 10.0
@@ -91,7 +93,7 @@ class FlowerCarrier:
         answer = self._call(self._client.GetNodes, GetNodesRequest())
         return [node.node_id for node in answer.nodes]
 
-    def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
+    def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure | Waiting]]:
         """Carry a request to each node, and yield nodes with their answers or failures, for at most `seconds`."""
         trip = _Trip(requests, time.monotonic() + seconds, self._connected)
         pause = POLL_SECONDS
@@ -103,6 +105,7 @@ class FlowerCarrier:
             if trip.sent and trip.is_check_due():
                 trip.note_connections(self._connections())
             yield from trip.drop_lost()
+            yield from trip.waited_for()
             pause = POLL_SECONDS if answers else min(1.1 * pause, SLOWEST_POLL)
             if trip.waiting and not answers:  # the SuperLink has held the request where there is something to wait for
                 rest = min(begun + pause, trip.until) - time.monotonic()
@@ -239,6 +242,7 @@ class _Trip:
         self._since: dict[int, float] = {}
         """Time since which each failing node has been failing."""
         self._why: dict[int, str] = {}
+        self._told: set[int] = set()
         self._connections = connections
         """Time at which each node last connected, as of the last check, which may have been before this trip: a node
         that has connected anew since gets its message twice."""
@@ -275,6 +279,14 @@ class _Trip:
         self._retry_at[node] = now + RETRY_SECONDS
         self._since.setdefault(node, now)
         self._why[node] = why
+
+    def waited_for(self) -> list[tuple[int, Waiting]]:
+        """Nodes that have been unreachable for `WAITING_SECONDS`; each is told once."""
+        now = time.monotonic()
+        late = [node for node, since in self._since.items() if node in self.waiting and now - since > WAITING_SECONDS]
+        new = [node for node in late if node not in self._told]
+        self._told.update(new)
+        return [(node, Waiting(self._why[node])) for node in new]
 
     def drop_lost(self) -> list[tuple[int, Failure]]:
         """Give up nodes that have been unreachable for `GONE_SECONDS`, and return their failures."""

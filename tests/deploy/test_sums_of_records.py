@@ -317,3 +317,22 @@ def test_experiments_that_cannot_be_deployed_are_told_at_the_site_too(make: Call
     made = make(3)
     with pytest.raises(UserError, match="must declare"):
         check_experiment(made.folders[0], Experiment.make({"method": "dp-fedsgd", "data": "digits"}))
+
+
+def test_a_site_that_missed_the_end_gets_its_models_when_the_run_is_resumed(make: Callable[..., Federation]) -> None:
+    made = make(minimum_cohort=3)
+
+    def gone(node: int, request: bytes, answer: Answer) -> bytes | Failure:
+        return LOST if node == 3 and kind(request) in ("work", "open", "end") else answer()
+
+    done = made.run(gone)
+    assert made.told[-1] == "Not told yet that the run is over: west. They get their models when the run is resumed."
+    assert [status(folder)["runs"][0]["state"] for folder in made.folders] == ["done", "done", "done", "open"]
+    recorder = Recorder()
+    assert made.resume(done.run, recorder).epsilon == done.epsilon
+    assert [node for node, _, _ in recorder.of("end")] == [3]  # the others have heard it
+    there = status(made.folders[3])["runs"][0]
+    assert (there["state"], there["metrics"]["accuracy"]) == ("done", there["personal"])
+    again = Recorder()
+    made.resume(done.run, again)
+    assert not again.of("end")

@@ -220,7 +220,7 @@ def _advance(
                 server = assemble(terms, sites, run_files, gate=gate, ground=ground, watch=watch)
                 summary = _run_to_end(run, terms, server, sites, gate, run_files, journal)
             # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
-            _end(run, sites, journal, store)
+            _end(run, sites, journal, store, patient=ground is None)
             return summary
         except KeyboardInterrupt as error:
             where = "" if store.folder == DEFAULT_STORE else f" --store {store.folder}"
@@ -286,8 +286,9 @@ def _shared_accuracies(
     return accuracies.collect(sites.ask, question, terms.steps()[accuracies.STEP], gate, run_files)
 
 
-def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store) -> None:
-    """Give every site that can be reached its own models, and let it destroy its keys of the run."""
+def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store, patient: bool) -> None:
+    """Give every site that can be reached its own models, and let it destroy its keys of the run; `patient` says
+    whether to wait for sites."""
     if journal.fact("ended"):
         return
     kept = store.get(run).models
@@ -300,7 +301,7 @@ def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store) -> No
     def models(number: int) -> dict[str, Tensor]:
         return given if clusters is None else {word: rows[int(clusters[number])] for word, rows in given.items()}
 
-    if sites.end(models):
+    if sites.end(models, patient):
         journal.set_fact("ended", True)
 
 

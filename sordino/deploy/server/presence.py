@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sordino.deploy.protocol import keys, wire
-from sordino.deploy.protocol.carrier import Carrier, Failure
+from sordino.deploy.protocol.carrier import Carrier, Failure, Waiting
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.site.ledger import Head
@@ -105,8 +105,19 @@ class Presence:
 
         return f"missing: {', '.join(f'{one.name} ({reason(one)})' for one in missing)}."
 
-    def find(self) -> None:
-        """Greet new nodes, and enrol the sites of the roster among them."""
+    def wait_for(self, wanted: Collection[bytes], seconds: float) -> dict[bytes, int]:
+        """Nodes of the sites `wanted` that can be reached, whether or not they take part any longer; waits for them for
+        at most `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            self.find(enrol=False)
+            there = {one: node for one, node in self.reached.items() if one in wanted}
+            if len(there) == len(wanted) or time.monotonic() >= until:
+                return there
+            time.sleep(PAUSE_SECONDS)
+
+    def find(self, enrol: bool = True) -> None:
+        """Greet new nodes, and enrol the sites of the roster among them unless `enrol` is false."""
         online = set(self._carrier.nodes())
         self.nodes = {identity: node for identity, node in self.nodes.items() if node in online}
         self.reached = {identity: node for identity, node in self.reached.items() if node in online}
@@ -124,7 +135,8 @@ class Presence:
                 if reply.get("package") != keys.package_hash():
                     self._tell(f"{self.name(identity)} runs another version of Sordino's code than this server.")
         self.reached |= found
-        self._enrol(found)
+        if enrol:
+            self._enrol(found)
 
     def _enrol(self, found: Mapping[bytes, int]) -> None:
         """Enrol the sites `found`, given as identities with their nodes."""
@@ -181,11 +193,12 @@ class Presence:
 
 
 def exchange(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> Iterable[tuple[int, Any]]:
-    """Send requests to nodes, and yield nodes with their replies or failures; bytes that are no message are one."""
+    """Send requests to nodes, and yield nodes with their replies or failures, or that they are waited for; bytes that
+    are no message are a failure."""
     if not requests:
         return
     for node, content in carrier.trip(requests, seconds):
-        if isinstance(content, Failure):
+        if isinstance(content, Failure | Waiting):
             yield node, content
             continue
         try:
@@ -206,7 +219,7 @@ def exchange_accepted(
         refused: Called with the node and its sentence where a node refuses.
     """
     for node, reply in exchange(carrier, requests, seconds):
-        if isinstance(reply, Failure):
+        if isinstance(reply, Failure | Waiting):
             continue
         if reply.get("ok") is True:
             yield node, reply

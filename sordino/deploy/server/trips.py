@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.deploy.protocol import wire
-from sordino.deploy.protocol.carrier import Carrier, Failure
+from sordino.deploy.protocol.carrier import Carrier, Failure, Waiting
 from sordino.deploy.protocol.secure_sum import Cohort, MaskingError, Opening
 from sordino.deploy.server.journal import EnrolledSite
 from sordino.deploy.server.presence import PAUSE_SECONDS, Presence, exchange, exchange_accepted, refusal_text
@@ -293,6 +293,9 @@ class Trips:
             back = {self.presence.nodes[one]: one for one in waiting if one in self.presence.nodes}
             for node, reply in exchange(self._carrier, {n: request(one) for n, one in back.items()}, left):
                 if isinstance(reply, Failure):
+                    continue
+                if isinstance(reply, Waiting):
+                    self._tell_once(f"Waiting for {self.presence.name(back[node])}: {reply.why}.")
                     continue
                 if reply.get("code") == UNCONFIRMED:
                     unconfirmed[back[node]] = reply.get("statement")
