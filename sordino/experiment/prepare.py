@@ -122,9 +122,7 @@ def _load(experiment: Experiment) -> Dataset:
     return dataset if experiment.records is None else fewer(dataset, experiment.records, experiment.seed)
 
 
-def _deal(
-    experiment: Experiment, dataset: Dataset, method: Method | None
-) -> tuple[FederatedData, Dataset | None]:
+def _deal(experiment: Experiment, dataset: Dataset, method: Method | None) -> tuple[FederatedData, Dataset | None]:
     """Deal records to clients, and set public ones aside where the experiment or the method asks for them."""
     public = None
     planned = client_count(dataset, experiment.clients)

@@ -285,7 +285,9 @@ def _protection(found: Statement) -> list[str]:
     if found.unit.record_level and len({one.epsilon for one in found.observers}) == 1:
         planned = "Each client adds noise of its own, which holds against every observer."
     elif found.unit.record_level:
-        planned = f"The noise of all clients adds up in each sum. It was planned against the observer {found.planned_for}."
+        planned = (
+            f"The noise of all clients adds up in each sum. It was planned against the observer {found.planned_for}."
+        )
     return [
         f"The figures protect {unit}. A smaller epsilon means stronger protection. Delta is "
         f"{delta_text(found.delta)}: roughly the chance that more is revealed than epsilon allows. Each observer is "
