@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from sordino.data.schema import MISSING_CELLS, Category, Column, Identifier, Label, NumberColumn, Schema, canonical
+from sordino.data.schema import (
+    MISSING_CELLS,
+    Category,
+    Column,
+    Identifier,
+    Label,
+    NumberColumn,
+    Schema,
+    canonical,
+    list_values,
+)
 from sordino.data.tables import Table
 from sordino.errors import UserError, unknown
 
@@ -20,6 +31,9 @@ MOST_VALUES = 1000
 """A category with more values than this is an identifier or a text."""
 LARGE = 100.0
 """A feature beyond this is not scaled: a network that starts with small weights learns nothing from the others."""
+
+ENOUGH_TO_TELL = 20
+"""Fewest records of a client from which one can tell by what its columns were scaled."""
 
 
 def plain_schema(
@@ -119,6 +133,41 @@ def differ_in_case(values: Sequence[str]) -> tuple[str, str] | None:
         if other != value:
             return other, value
     return None
+
+
+def note_scaled_apart(names: Sequence[str], parts: Sequence[np.ndarray]) -> list[str]:
+    """A sentence that each client's columns seem to be scaled by its own mean and deviation; none where they are not.
+
+    A column of a client's records is taken for scaled so where its mean is 0 and its deviation 1, up to a tenth of what
+    a client of its size would have by chance. All columns with more than two values must be, at every client that has
+    enough records to tell, and at two clients or more.
+
+    Args:
+        names: the clients' names.
+        parts: (records, features) of each client.
+    """
+    scaled = [name for name, part in zip(names, parts, strict=True) if len(part) >= ENOUGH_TO_TELL and _own_scale(part)]
+    told = sum(len(part) >= ENOUGH_TO_TELL for part in parts)
+    if len(scaled) < max(2, told):
+        return []
+    return [
+        f"The columns of each client ({list_values(scaled)}) have mean 0 and deviation 1 there, so they seem to be "
+        "scaled by the client's own mean and deviation. These are told by its model without noise, and a model of all "
+        "clients fits none of them: this cost 2 to 10 points of AUC in our comparisons. Scale all clients alike, by "
+        "declared ranges, or by means that `sordino data normalise` releases with noise."
+    ]
+
+
+def _own_scale(part: np.ndarray) -> bool:
+    """Whether all columns with more than two values have mean 0 and deviation 1, nearer than by chance."""
+    near, found = 0.1 / math.sqrt(len(part)), False
+    for column in part.T:
+        values = column.astype(np.float64)
+        if abs(values.mean()) < near and abs(values.std() - 1) < near + 1 / len(part):
+            found = True
+        elif len(np.unique(column)) > 2:
+            return False
+    return found
 
 
 def note_unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:

@@ -17,7 +17,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.data.column_kinds import check_class_labels, note_unscaled, plain_schema, sorted_labels
+from sordino.data.column_kinds import (
+    check_class_labels,
+    note_scaled_apart,
+    note_unscaled,
+    plain_schema,
+    sorted_labels,
+)
 from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source
 from sordino.data.formats import quote, read_npz
@@ -101,6 +107,8 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     x = np.concatenate([file.x for file in together])
     if schema is not None:
         counted += note_unscaled(schema, x, folder)
+    if how.shape is None and x.ndim == 2:
+        counted += note_scaled_apart([file.path.stem for file in together], [file.x for file in together])
     undeclared = how.labels is None and how.schema is None
     tests = [file.test for file in together]
     return Dataset(

@@ -258,6 +258,14 @@ class Schema(Format):
         """The columns that a model sees, in order."""
         return {name: one for name, one in self.columns.items() if isinstance(one, NumberColumn | Category)}
 
+    def scaled_by_range(self) -> list[str]:
+        """The numbers that have a range and neither mean nor deviation."""
+        return [
+            name
+            for name, one in self.inputs().items()
+            if isinstance(one, NumberColumn) and one.range is not None and one.mean is None
+        ]
+
     def features(self) -> list[str]:
         """The names of a record's numbers, in order."""
         return [one["feature"] for one in self.recipe()]

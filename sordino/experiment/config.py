@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from sordino.data.own import Reading
-from sordino.data.schema import Schema
+from sordino.data.schema import Schema, list_values
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, pydantic_message, quoted, unknown
 from sordino.experiment.defaults import COMPARED, DEFAULT_EPSILON, DEFAULT_STORE, FOR_TABLES, RECOMMENDED, for_tables
@@ -180,7 +180,6 @@ class Experiment(BaseModel):
         """
         values: dict[str, Any] = {}
         settings: Settings = {}
-        ungiven = {*FOR_TABLES, CLIPPING}
         unnamed = not methods and not any(_names_method(source) for source in sources)
         for source in sources:
             check_representable(source)
@@ -198,7 +197,6 @@ class Experiment(BaseModel):
             given |= merged(given.get("features", values.get("features")), of_features)
             settings |= flat
             values |= given
-            ungiven -= {*given, *(part for key in flat for part in (CLIPPING, "model") if part in key.split("."))}
             if "epsilon" in given and "noise_multiplier" not in given:
                 values.pop("noise_multiplier", None)
             if "noise_multiplier" in given and "epsilon" not in given:
@@ -220,7 +218,7 @@ class Experiment(BaseModel):
             raise UserError(
                 f'privacy = "none" adds no noise, and epsilon is infinite: leave out either it or {useless[0]}.'
             )
-        experiment._ungiven = frozenset(ungiven - ({"method"} if methods else set()))
+        experiment._ungiven = _ungiven_by(sources) - ({"method"} if methods else set())
         if methods:
             experiment.check_settings(methods)
         elif not (unnamed and experiment._fits(FOR_TABLES["method"])):  # data may yet say that this is its method
@@ -254,6 +252,13 @@ class Experiment(BaseModel):
                 f"protects each record, with {', '.join(f'{key} = {getattr(chosen, key)}' for key in SHOWN)}. Name "
                 "another with --method."
             )
+            ranged = [] if self.table is None else self.table.scaled_by_range()
+            if ranged:
+                told += (
+                    f" Scaled by their ranges alone: {list_values(ranged)}. It learns faster from columns of about unit "
+                    "variance: declare `mean` and `deviation` where these are public, or release them with noise "
+                    "(`sordino data normalise`)."
+                )
         chosen = chosen.model_copy()
         chosen._ungiven = frozenset()
         chosen.build_method()  # refuses hyper-parameters that it does not have
@@ -401,6 +406,17 @@ def _read_schema(given: dict[str, Any]) -> None:
 
 KEYS = tuple(name for name in (*Experiment.model_fields, SCHEMA) if name not in ("set", "table"))
 """The names of all keys of an experiment, hyper-parameters apart."""
+
+
+def _ungiven_by(sources: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Keys for which data may recommend values and that no source gives; options of a network, and settings of a
+    threshold's rule, count as giving these."""
+    found = {*FOR_TABLES, CLIPPING}
+    for source in sources:
+        found -= {key.replace("-", "_") for key, value in source.items() if value is not None}
+        for key in dotted(source.get("set") or {}):
+            found -= {key.replace("-", "_"), *({CLIPPING, "model"} & set(key.split(".")))}
+    return frozenset(found)
 
 
 def _names_method(source: Mapping[str, Any]) -> bool:
