@@ -833,6 +833,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("no clipping", ".clamp(max=1)", ".clamp(min=1, max=1)"),
             ("clipping too little by 1e-4", "(1 - 2**-23)", "(1 + 1e-4)"),
             ("the largest threshold for all layers", "clip.double() *", "clip.double().max() *"),
+            ("records without a length count", "counts = factors >= MIN_FACTOR", "counts = ~(factors < MIN_FACTOR)"),
+            (
+                "the finite parts of a record count alone",
+                "counts &= torch.isfinite(known).all(dim=-1, keepdim=True)",
+                "counts &= torch.isfinite(known)",
+            ),
         ],
     ),
     (
@@ -881,7 +887,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("numbers are not centred", "rows.double() - (low + high) / 2", "rows.double()"),
             ("numbers are centred in float32", "rows.double() -", "rows -"),
             ("any range will do", "MIN_BOUND <= high - low <= MAX_BOUND", "True"),
-            ("any threshold will do", "(thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)", "(thresholds > 0)"),
+            ("any threshold will do", "MIN_BOUND <= threshold <= MAX_BOUND", "threshold > 0"),
+            ("what is not finite is not looked for", "if math.isfinite(float(rows.sum())):", "if True:"),
+            ("one noise for all releases of a width", "once(width, (allowance, release)", "once(width, (allowance,)"),
+            ("one noise for all widths", "once(width, (allowance, release)", 'once("any", (allowance, release)'),
         ],
     ),
     (
@@ -1411,8 +1420,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "stacks: records that are not finite count",
-                "known = torch.isfinite(norms[client]).all(dim=1) &",
-                "known = (norms[client] > -1).all(dim=1) &",
+                "known = torch.isfinite(norms[client]).all(dim=1)\n",
+                "known = (norms[client] > -1).all(dim=1)\n",
+            ),
+            (
+                "stacks: what is not finite leaves",
+                "if math.isfinite(float(totals.sum())):",
+                "if True:",
+            ),
+            (
+                "stacks: records that were not drawn come back",
+                "known if counts is None else known & (counts[client] > 0)",
+                "known",
             ),
             ("stacks: one gradient for all clients", 'if not torch.equal(place, self.figures["place"]):', "if False:"),
         ],
@@ -1421,13 +1440,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "learning/stacked.py",
         "tests/privacy/test_clipping.py",
         [
-            ("stacks: the bias is forgotten", "(1 if layer.bias else 0)", "0"),
+            ("stacks: the bias is forgotten", "(1 if bias else 0)", "0"),
+            (
+                "stacks: the largest slope is the length",
+                "square_().sum(dim=2).sqrt_()",
+                "square_().amax(dim=2).sqrt_()",
+            ),
             (
                 "stacks: rounding is forgotten",
                 "* self._growth()",
                 "",
             ),
-            ("stacks: huge records are believed", "torch.where(reach <= LARGEST**2, reach, torch.inf)", "reach"),
+            ("stacks: huge records are believed", "torch.where(squared <= LARGEST**2, squared, torch.inf)", "squared"),
         ],
     ),
     (
@@ -2421,6 +2445,19 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("own code: attempts have one number", "return question + (before << ATTEMPT_SHIFT)", "return question"),
             ("nothing is charged", "self.spent[:, clients] += costs", "self.spent[:, clients] += 0.0"),
+            ("what whole clients pay is passed over", "if costs.any():", "if False:"),
+            ("clients cost nothing", "if not sensitivity.any():", "if True:"),
+            ("one client stands for all", "found.setdefault(key, client)", "found.setdefault((), client)"),
+            (
+                "clients differ in what records went through, but are taken for alike",
+                "tuple(pool[client].items()) if client in pool else ()",
+                "()",
+            ),
+            (
+                "clients differ in what they paid, but are taken for alike",
+                "map(tuple, spent[:, paying].T.tolist())",
+                "[()] * len(paying)",
+            ),
             (
                 "only the first release is charged",
                 "for name, release in releases.items()",
@@ -2489,7 +2526,9 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/accounting/gaussian.py",
         "tests/privacy/test_accountant.py",
         [
-            ("epsilon too small by a tenth", "return float(root)", "return 0.9 * float(root)"),
+            ("epsilon too small by a tenth", "return better", "return 0.9 * better"),
+            ("epsilon too small where Newton gives up", "return float(root)", "return 0.9 * float(root)"),
+            ("Newton's method stops early", "<= 1e-12 * epsilon", "<= 1e-2 * epsilon"),
         ],
     ),
     (
@@ -2729,7 +2768,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found = len(value)",
             ),
             ("outlet: arrays of objects are not looked into", "self._each(value.flat, depth)", "None"),
-            ("outlet: views are not looked into", "(value, np.ndarray | memoryview)", "(value, np.ndarray)"),
+            ("outlet: views are not looked into", "(value, (np.ndarray, memoryview))", "(value, np.ndarray)"),
             ("outlet: what tensors hold is not looked at", "value._version, held, grad", "value._version, grad"),
             ("outlet: what torch counts is not looked at", "0 if value.is_inference() else value._version", "0"),
             ("outlet: gradients may be left", "self.at(value.grad, depth) if value.is_leaf", "None if value.is_leaf"),
@@ -3147,8 +3186,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: noise on the mean is that of one message",
-                "float(deviations[0, 0]) * math.sqrt(clients)",
-                "float(deviations[0, 0])",
+                "float(deviations) * math.sqrt(clients)",
+                "float(deviations)",
             ),
             (
                 "sums: half the noise of gradients",
@@ -3162,13 +3201,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: gradients are charged for less noise than there is",
-                "float(plan.sampling[client]), shared.of_message(self.share), 1)",
-                "float(plan.sampling[client]), 2 * shared.of_message(self.share), 1)",
+                "multiplier = shared.of_message(self.share)",
+                "multiplier = 2 * shared.of_message(self.share)",
             ),
             (
                 "sums: everybody is charged the declared rate",
-                "(float(plan.sampling[client]), shared",
-                "(self.rate / 2, shared",
+                "[(rate, multiplier, 1) for rate in plan",
+                "[(self.rate / 2, multiplier, 1) for rate in plan",
+            ),
+            (
+                "sums: clients are charged the rates of others",
+                "plan.sampling[list(public.clients)].tolist()",
+                "plan.sampling[: len(public.clients)].tolist()",
             ),
             (
                 "sums: observers are charged alike",
@@ -3291,7 +3335,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "self._source.coins(records, self.rate, *self._purpose, 0)",
                 "self._source.coins(records, self.rate, self._purpose[0], 0)",
             ),
-            ("batches: everybody is in them", "if self.rate == 1:", "if True:"),
+            ("batches: everybody is in them", "return self.rate == 1", "return True"),
             (
                 "sealed: of any question",
                 "            check_asked(value, name, (question, tuple(public.clients)))\n",
@@ -3378,8 +3422,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: stacked clients share coins",
-                "row[:count] = batch.coins(count)",
-                "row[:count] = self.__batches[0].coins(count)",
+                "[batch.coins(count) for count",
+                "[self.__batches[0].coins(count) for count",
+            ),
+            (
+                "sums: padding counts in stacks",
+                "if min(self.__sizes) == self.__x.shape[1] and all(",
+                "if all(",
+            ),
+            (
+                "sums: who is not drawn counts in stacks",
+                "and all(batch.whole for batch in self.__batches)",
+                "and any(batch.whole for batch in self.__batches)",
             ),
             ("sums: stacked gradients are not normalised", "batches[0].normalised", "False"),
             ("sums: stacked weights are forgotten", "weights.gather(1, _groups(self.__task, y))", "None"),
@@ -3438,13 +3492,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: the server meets the outsider's noise",
-                "(multiplier * noise[place if len(noise) > 1 else 0]).tolist()",
-                "(multiplier * noise[0][[0, 0, 0]]).tolist()",
+                "(histories[:, 1:2] * noise).tolist()",
+                "(histories[:, 1:2] * noise[:, [0, 0, 0]]).tolist()",
             ),
             (
                 "sums: everybody meets one message's noise",
-                "(multiplier * noise[place if len(noise) > 1 else 0]).tolist()",
-                "(multiplier * np.ones(3)).tolist()",
+                "(histories[:, 1:2] * noise).tolist()",
+                "(histories[:, 1:2] * np.ones((1, 3))).tolist()",
+            ),
+            (
+                "sums: owners meet the first one's noise",
+                "(histories[:, 1:2] * noise).tolist()",
+                "(histories[:1, 1:2] * np.ones_like(histories[:, 1:2]) * noise).tolist()",
             ),
             (
                 "sums: every observer sees the outsider's recipe",
@@ -3554,6 +3613,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/methods/test_dp_fedsgd.py tests/test_battery.py",
         [
             ("sums: values of another question pass", "asked = (question.number, (client,))", "asked = None"),
+            (
+                "stacks: the records of those who were stacked first",
+                "found = self._records.get(clients)",
+                "found = next(iter(self._records.values()), None)",
+            ),
             (
                 "sums: gradients are never normalised",
                 "clip.reshape(1, 1), release.normalised)",

@@ -436,7 +436,7 @@ class Stack:
             x: records.
             y: their targets.
             counts: one for each record that counts, else zero: (clients, records); None where all count.
-            reach: their `squared_lengths`, where they are known.
+            reach: their `Chain.reach`, where it is known.
             of_records: their weights; None for ones.
         """
         book = self._book(flat, x, y, reach)

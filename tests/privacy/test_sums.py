@@ -22,6 +22,7 @@ from sordino.federation.message import Each
 from sordino.learning.network import Batch, Learner
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
+from sordino.learning.stacked import NARROW, StackedBook
 from sordino.privacy import integers
 from sordino.privacy.accounting.sampled_gaussian import (
     record_attack_accuracy,
@@ -53,6 +54,7 @@ from sordino.privacy.release import (
     record_needs,
     without_privacy,
 )
+from sordino.privacy.release.base import cover_of
 from sordino.privacy.sealed import Form, Sealed, open_sealed
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
@@ -895,3 +897,96 @@ def test_charges_of_records_say_how_many_shares_there_are() -> None:
     assert charge.noise.tolist() == [pytest.approx([math.sqrt(3), math.sqrt(2), 1.0])]
     own = Charge.of_records("training", [(0.5, 1.0, 1)])
     assert (own.shares, own.noise.tolist()) == (1, [[1.0] * 3])
+
+
+# ---- every record of equally many, and few outputs of many records
+
+
+class Even(Both):
+    """Clients with equally many records, all of which are in their batches: nothing is drawn, and nothing padded."""
+
+    def __init__(self, clip: float = 0.3, rate: float = 1.0, records: int = 12, layers: int = 1) -> None:
+        super().__init__(clip, rate, layers=layers)
+        generator = torch.Generator().manual_seed(2)
+        self.x = 3 * torch.randn(3, records, 6, generator=generator)
+        self.y = torch.randint(0, 3, (3, records), generator=generator)
+        self.sizes = [records] * 3
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("records", [12, 60])
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_equally_many_records_are_limited_one_by_one(rate: float, records: int, layers: int) -> None:
+    """Of 60 records' three outputs, those of one output lie side by side; of 12 records', those of one record."""
+    even = Even(0.3, rate, records, layers)
+    assert (records >= NARROW * 3) == (records == 60)
+    expected = even.by_hand(limited(0.3))
+    for found in (even.alone(), even.stacked()):
+        assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("records", [12, 60])
+def test_one_of_equally_many_that_is_not_finite_counts_nothing(records: int, bad: float) -> None:
+    even, without = Even(records=records), Even(records=records)
+    even.x[1, 4] = bad
+    without.x, without.sizes = without.x.clone(), [records, records - 1, records]
+    without.x[1, 4:-1], without.y[1, 4:-1] = without.x[1, 5:].clone(), without.y[1, 5:].clone()
+    assert torch.allclose(even.stacked(), without.alone(), atol=1e-5)
+    assert torch.allclose(even.alone(), without.alone(), atol=1e-5)
+
+
+def test_one_client_that_draws_among_others_that_do_not() -> None:
+    """Whether nothing is drawn is asked of every client."""
+    even = Even(records=40)
+    batches = [even.batch(client) for client in range(3)]
+    batches[1] = DrawnBatch(SOURCE, (5, 1), 0.3, torch.tensor([0.3]).double())
+    stack = Stack(even.x, even.y, even.sizes, even.learner, None, batches, asked=(5, (0, 1, 2)))
+    found = open_sealed(stack.gradient_sums(even.flat.repeat(3, 1), torch.arange(3)))
+    even.rate = 0.3
+    expected = even.by_hand(limited(0.3))[1]
+    assert torch.allclose(found[1], expected, atol=1e-5)
+    assert float((found[0] - even.by_hand(limited(0.3))[0]).norm()) > 0.1, "the first client's records are all there"
+
+
+def test_records_that_were_not_drawn_stay_out_where_another_is_not_finite() -> None:
+    even, without = Even(rate=0.5, records=40), Even(rate=0.5, records=40)
+    drawn = int(even.batch(1).coins(40).nonzero()[0])
+    even.x[1, drawn] = math.nan
+    expected = torch.zeros_like(even.flat)
+    for place in even.batch(1).coins(40).nonzero().flatten().tolist():
+        if place != drawn:
+            x, y = without.x[1, place : place + 1], without.y[1, place : place + 1]
+            expected += limited(0.3)(without.learner.gradient(without.flat, Batch(x, y, y, None)), 0)
+    assert torch.allclose(even.stacked()[1], expected.double(), atol=1e-5)
+
+
+@pytest.mark.parametrize("records", [12, 60])
+def test_stacked_bounds_hold_however_outputs_lie_in_memory(records: int) -> None:
+    """The bound of each record's gradient is no less than its length, and no more than a thousandth above it."""
+    even = Even(records=records)
+    assert even.learner.chain is not None
+    book = StackedBook.of(even.learner.chain, even.flat.repeat(3, 1), even.x, even.y, records)
+    for client in range(3):
+        for place, bound in enumerate(book.layer_norms()[client, :, 0].tolist()):
+            x, y = even.x[client, place : place + 1], even.y[client, place : place + 1]
+            length = float(even.learner.gradient(even.flat, Batch(x, y, y, None)).double().norm())
+            assert length <= bound <= length * (1 + 1e-3)
+
+
+def test_charges_are_those_of_the_clients_that_are_asked() -> None:
+    gate = gate_of(Noise(2.0, "outsider", 2))
+    gate.allowance.of_records.sampling[:] = [0.1, 0.2, 0.3, 0.4]
+    public = Public({"clip": 0.5}, [3, 1], layers=[20])
+    assert GRADIENT.charge(gate.allowance, public).sampled[:, 0].tolist() == [0.4, 0.2]  # type: ignore[index]
+
+
+def test_noise_is_worked_out_once_for_each_release_and_width() -> None:
+    gate, public = gate_of(Noise(2.0, "outsider", 4)), public_of(clip=0.5)
+    first, second = GradientSum("clip", 0.25), RecordSum(7.0, 0.5, drawn=True)
+    covers = [cover_of(one, width, gate.allowance, public) for one in (first, second) for width in (20, 30)]
+    assert [float(one.bounds) for one in covers] == [0.5, 0.5, 7.0, 7.0]  # type: ignore[union-attr]
+    assert [one.sizes for one in covers] == [[20], [30], [20], [30]]  # type: ignore[union-attr]
+    assert cover_of(first, 20, gate.allowance, public) is covers[0]
+    other = gate_of(Noise(4.0, "outsider", 4))
+    assert float(cover_of(first, 20, other.allowance, public).deviations) == 2 * float(covers[0].deviations)  # type: ignore[union-attr]
