@@ -1,8 +1,8 @@
 """Raw tables of four hospitals, as they come: `python examples/hospitals.py FOLDER`.
 
 FOLDER/north.csv and so on: patients with mixed kinds of columns, missing values, an identifier, and an outcome that
-three in ten have. Columns stand in another order in each file; `west` comes from an office program that writes semicolons
-and decimal commas. FOLDER-new/north.csv holds patients whose outcome is not known yet.
+three in ten have. Columns stand in another order in each file; `west` comes from an office program that writes
+semicolons and decimal commas. FOLDER-new/north.csv holds patients whose outcome is not known yet.
 
 The patients are made up, the same ones each time.
 """

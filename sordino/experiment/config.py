@@ -225,6 +225,12 @@ class Experiment(BaseModel):
             experiment.build_method()
         return experiment
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same values, whoever gave them."""
+        return isinstance(other, Experiment) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment] # it holds a table of hyper-parameters
+
     @property
     def unnamed(self) -> bool:
         """Whether nobody named a method, and the data may still recommend one: `for_data` settles it."""
@@ -255,8 +261,8 @@ class Experiment(BaseModel):
             ranged = [] if self.table is None else self.table.scaled_by_range()
             if ranged:
                 told += (
-                    f" Scaled by their ranges alone: {list_values(ranged)}. It learns faster from columns of about unit "
-                    "variance: declare `mean` and `deviation` where these are public, or release them with noise "
+                    f" Scaled by their ranges alone: {list_values(ranged)}. It learns faster from columns of about "
+                    "unit variance: declare `mean` and `deviation` where these are public, or release them with noise "
                     "(`sordino data normalise`)."
                 )
         chosen = chosen.model_copy()

@@ -270,19 +270,19 @@ def _groups(task: Task, targets: Tensor) -> Tensor:
     return torch.from_numpy(task.group(targets.reshape(-1).cpu().numpy())).reshape(targets.shape).to(targets.device)
 
 
-def _random_state(device: torch.device) -> Tensor:
-    """State of torch's global stream, from which dropout draws."""
+def _random_state(device: torch.device) -> Tensor | None:
+    """State of torch's global stream, from which dropout draws; None for the device `meta`, which computes nothing."""
     if device.type == "cpu":
         return torch.default_generator.get_state()
-    state: Tensor = torch.get_device_module(device).get_rng_state(device)
+    state: Tensor | None = None if device.type == "meta" else torch.get_device_module(device).get_rng_state(device)
     return state
 
 
-def _restore_random_state(device: torch.device, state: Tensor) -> None:
-    """Set torch's global stream to an earlier `state`."""
-    if device.type == "cpu":
+def _restore_random_state(device: torch.device, state: Tensor | None) -> None:
+    """Set torch's global stream to an earlier `state`, as `_random_state` returned it."""
+    if device.type == "cpu" and state is not None:
         torch.default_generator.set_state(state)
-    else:
+    elif state is not None:
         torch.get_device_module(device).set_rng_state(state, device)
 
 

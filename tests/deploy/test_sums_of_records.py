@@ -107,7 +107,7 @@ def test_the_mean_gradient_is_that_of_the_sites_that_answered(
     fault = None if gone is None else lose(gone, "work", lambda about: True)
     summary = made.run(fault)
     assert made.experiment.records_each == RECORDS
-    before = terms_of(made.experiment).initial.clone().requires_grad_(True)
+    before = torch.zeros_like(terms_of(made.experiment).initial).requires_grad_(True)  # where linear models begin
     loss = torch.zeros(())
     for number, name in enumerate(("east", "north", "south", "west")):
         if number == gone:
