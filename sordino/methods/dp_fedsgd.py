@@ -49,8 +49,6 @@ STEP_ON_TABLES, STEP_ON_OTHERS = 0.25, 8.0
 WALK_ON_TABLES, WALK_ON_OTHERS = 0.1, 0.2
 """Largest random walk of a parameter by noise alone, likewise. On digits in 20 clients (seeds 11 and 12, epsilon 1 and
 8, logistic regression and a network) 0.2 had up to 9 points more than 0.05 and up to 5 more than 0.4."""
-DIVISOR = "The number of all clients' training records, as counted or declared, is public: sums are divided by it."
-"""Sentence on what epsilon does not cover. The sampling rate and the number of rounds do not depend on records."""
 DECAY = 0.8
 """Share of the mean that `ema` keeps from round to round."""
 
@@ -131,9 +129,6 @@ class DPFedSGD(RecordLevel):
                 "such as 0.03."
             )
         return self
-
-    def discloses(self) -> list[str]:
-        return [DIVISOR]
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
         return state.served.unsqueeze(0), torch.zeros(clients, dtype=torch.int64)

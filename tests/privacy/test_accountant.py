@@ -7,10 +7,8 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 from scipy.stats import norm
 
-from sordino.privacy.accounting import gaussian
 from sordino.privacy.accounting.gaussian import (
     attack_accuracy,
     delta_of,
@@ -96,28 +94,3 @@ def test_the_ends() -> None:
     assert epsilon_of(0.0, 1e-5) == 0.0
     assert epsilon_of(math.inf, 1e-5) == math.inf
     assert delta_of(math.inf, 5.0) == 1.0
-
-
-def bracketed(mu: float, delta: float) -> float:
-    """The epsilon at which delta is reached, by bisection."""
-    return float(brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, mu * mu / 2 + 40 * mu, xtol=1e-13))
-
-
-@given(mu=st.floats(1e-4, 300), delta=st.floats(1e-14, 0.3))
-def test_newtons_method_ends_where_bisection_does(mu: float, delta: float) -> None:
-    found = epsilon_of(mu, delta)
-    if delta_of(mu, 0.0) <= delta:
-        assert found == 0
-    else:
-        assert found == pytest.approx(bracketed(mu, delta), rel=1e-9, abs=1e-11)
-
-
-@pytest.mark.parametrize(("mu", "delta"), [(0.3, 1e-6), (5.0, 1e-5), (1e-3, 3e-4)])
-def test_where_newtons_method_gives_up_bisection_finds_epsilon(
-    mu: float, delta: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settled = epsilon_of(mu, delta)
-    monkeypatch.setattr(gaussian, "STEPS", 0)
-    epsilon_of.cache_clear()
-    assert epsilon_of(mu, delta) == pytest.approx(settled, rel=1e-9)
-    epsilon_of.cache_clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 
 import numpy as np
 from scipy.optimize import brentq
@@ -17,8 +16,6 @@ OPACUS_ORDERS: tuple[float, ...] = tuple(1 + x / 10 for x in range(1, 100)) + tu
 
 MAX_USEFUL_MULTIPLIER = 1e6
 """Noise multiplier of a whole run beyond which more noise changes no figure."""
-STEPS = 40
-"""Steps after which Newton's method is given up."""
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -27,14 +24,9 @@ def delta_of(mu: float, epsilon: float) -> float:
         return 0.0
     if math.isinf(mu):
         return 1.0
-    log_first, log_second = _log_parts(mu, epsilon)
+    log_first = float(log_ndtr(-epsilon / mu + mu / 2))
+    log_second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
     return max(0.0, math.exp(log_first) * -math.expm1(min(0.0, log_second - log_first)))
-
-
-def _log_parts(mu: float, epsilon: float) -> tuple[float, float]:
-    """Logarithms of the two numbers whose difference is `delta_of`: Phi(-epsilon/mu + mu/2), and exp(epsilon)
-    Phi(-epsilon/mu - mu/2)."""
-    return float(log_ndtr(-epsilon / mu + mu / 2)), epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
 
 
 @functools.lru_cache(maxsize=1024)  # asked after every round, in most of which nobody's mu has become the largest
@@ -44,35 +36,10 @@ def epsilon_of(mu: float, delta: float) -> float:
         return math.inf
     if delta_of(mu, 0.0) <= delta:
         return 0.0
-    root = _newton(mu, delta)
-    if root is not None:
-        return root
     # Beyond mu^2/2 the loss is a Gaussian tail: forty standard deviations leave less than any float delta.
     high = mu * mu / 2 + 40 * mu
     root = brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-12, rtol=1e-13)
     return float(root)
-
-
-def _newton(mu: float, delta: float) -> float | None:
-    """The epsilon at which `delta_of` is `delta`, by Newton's method; None where rounding keeps it from settling.
-
-    It takes a sixth of the time of a bracketing search. The logarithm of delta is nearly a parabola, and the derivative
-    of delta is -exp(epsilon) Phi(-epsilon/mu - mu/2). It begins where Phi's tail bound exp(-(epsilon/mu - mu/2)^2 / 2)
-    is `delta`: not below the root.
-    """
-    goal = math.log(max(delta, sys.float_info.min))
-    epsilon = mu * mu / 2 + mu * math.sqrt(-2 * goal)
-    for _ in range(STEPS):
-        log_first, log_second = _log_parts(mu, epsilon)
-        apart = -math.expm1(min(0.0, log_second - log_first))
-        if apart == 0:
-            return None
-        found = log_first + math.log(apart)
-        better = epsilon + (found - goal) * math.exp(min(found - log_second, 700.0))
-        if abs(better - epsilon) <= 1e-12 * epsilon:
-            return better
-        epsilon = max(0.0, better)
-    return None
 
 
 def mu_of(epsilon: float, delta: float) -> float:
