@@ -51,6 +51,8 @@ OPENED = 20_000
 """Number of objects after which those of other packages are no longer opened: one may hold a whole library."""
 CONTAINERS = (dict, MappingProxyType, list, tuple, collections.deque, set, frozenset)
 """Containers that may be replaced by another with equal entries."""
+PLAIN, WRAPPED = (str, bool, int, float, complex, bytes), (staticmethod, classmethod)
+"""Values that are compared as text, and what wraps a class's functions."""
 WORKED_IN = ("_bound", "_keepers", "_squaring")
 """Attributes of a learner that Sordino writes in a step."""
 
@@ -137,9 +139,9 @@ class Look:
 
     def at(self, value: Any, depth: int) -> Any:
         """Take a snapshot of a value that compares equal until somebody changes it."""
-        if isinstance(value, staticmethod | classmethod):
+        if isinstance(value, WRAPPED):
             value = value.__func__
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        if value is None or isinstance(value, PLAIN):
             return type(value), repr(value)  # nan equals itself as text
         if id(value) in self._met or not depth:
             return Same(value)
@@ -151,12 +153,20 @@ class Look:
         return [self.at(one, depth) for one in itertools.islice(values, ENTRIES)]
 
     def _named(self, values: Mapping[Any, Any], depth: int) -> list[Any]:
-        return [(self.at(key, depth), self.at(one, depth)) for key, one in itertools.islice(values.items(), ENTRIES)]
+        # Names need no snapshot: texts are what they are.
+        return [
+            (key if type(key) is str else self.at(key, depth), self.at(one, depth))
+            for key, one in itertools.islice(values.items(), ENTRIES)
+        ]
 
     def _inside(self, value: Any, depth: int) -> Any:
         """Take a snapshot of an object of any kind."""
         found: Any = None
-        if isinstance(value, Tensor):
+        if type(value) is dict:  # most objects are: not to be held against every other kind first
+            found = len(value), self._named(value, depth)
+        elif isinstance(value, FunctionType):
+            found = self._run(value, depth)
+        elif isinstance(value, Tensor):
             found = self._tensor(value, depth)
         elif isinstance(value, nn.Module):
             found = self._network(value, depth)
