@@ -1404,7 +1404,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "* self._growth()",
                 "",
             ),
-            ("stacks: huge records are believed", "torch.where(reach <= LARGEST**2, reach, torch.inf)", "reach"),
+            ("stacks: huge records are believed", "torch.where(reach <= LARGEST_NORM**2, reach, torch.inf)", "reach"),
         ],
     ),
     (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sordino.learning.pages import LARGEST, rounding
+from sordino.learning.pages import LARGEST_NORM, rounding
 from sordino.learning.recordwise import has_hooks
 from sordino.learning.vmapped import under_vmap
 
@@ -260,7 +260,7 @@ class StackedBook:
         for place, (layer, below, slope) in enumerate(self.pages):
             known = self._reach if place == 0 else None
             reach = (squared_lengths(below) if known is None else known) + (1 if layer.bias else 0)
-            reach = torch.where(reach <= LARGEST**2, reach, torch.inf)
+            reach = torch.where(reach <= LARGEST_NORM**2, reach, torch.inf)
             norms.append(torch.linalg.vector_norm(slope, dim=2, dtype=torch.float64) * reach.sqrt())
         return torch.stack(norms, dim=2) * self._growth()
 
