@@ -1451,7 +1451,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "* self._growth()",
                 "",
             ),
-            ("stacks: huge records are believed", "torch.where(squared <= LARGEST**2, squared, torch.inf)", "squared"),
+            (
+                "stacks: huge records are believed",
+                "torch.where(squared <= LARGEST_NORM**2, squared, torch.inf)",
+                "squared",
+            ),
         ],
     ),
     (

@@ -22,7 +22,7 @@ from sordino.method import Epsilon, Method
 from sordino.util.toml import read_toml
 
 Settings = dict[str, Any]
-MOST = 1_000_000_000
+LARGEST_COUNT = 1_000_000_000
 """The largest number of clients, records or rounds between evaluations that is taken for meant."""
 MOST_SEEDS = 1000
 SCHEMA = "schema"
@@ -63,13 +63,13 @@ class Experiment(BaseModel):
     categorical: tuple[str, ...] = ()
     """Columns of own tabular data whose values have no order, where there is no schema. The values that occur are read
     from the data, which epsilon does not cover."""
-    records: int | None = Field(default=None, ge=1, le=MOST)
+    records: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
     """Rule that deals records to clients: iid, dirichlet:ALPHA, shards:S, labels:P%, natural, or
     `package.module:function`, a function of labels, number of clients and a random generator that gives each record's
     client."""
-    clients: int | None = Field(default=None, ge=1, le=MOST)
+    clients: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Number of clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """The share of each client's records kept for testing."""
@@ -114,9 +114,9 @@ class Experiment(BaseModel):
     """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
     protect_from: Literal["outsider", "server"] = "outsider"
     """Who must not learn more than epsilon: those who see sums and models, or the server too."""
-    minimum_cohort: int | None = Field(default=None, ge=1, le=MOST)
+    minimum_cohort: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """The fewest clients with which a round is used; noise is shared out over these. By default all asked."""
-    colluders: int = Field(default=0, ge=0, le=MOST)
+    colluders: int = Field(default=0, ge=0, le=LARGEST_COUNT)
     """Number of clients that may tell the outsider their noise."""
     allow_vacuous_delta: bool = False
     """Admit delta >= 1/clients, or at record level 1/records, with a warning."""
@@ -129,7 +129,7 @@ class Experiment(BaseModel):
     """Seed of the partition, the initial model, batches and simulated noise."""
     columns: tuple[str, ...] | None = None
     """On real machines: the names of the features of tabular data, in their order: declared, they are public."""
-    records_each: int | None = Field(default=None, ge=1, le=MOST)
+    records_each: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """On real machines: about how many training records a site has. Declared, it is public; what each site has decides
     its own noise. Needed where records are protected."""
     active_server: bool = True
@@ -153,7 +153,7 @@ class Experiment(BaseModel):
     C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""
     device: str = "cpu"
     """Where training happens: a torch device. Workers are for the CPU."""
-    evaluate_every: int = Field(default=1, ge=1, le=MOST)
+    evaluate_every: int = Field(default=1, ge=1, le=LARGEST_COUNT)
     """Evaluate each so many rounds, and after the last."""
     store: Path = DEFAULT_STORE
     """The folder for runs."""

@@ -49,10 +49,10 @@ PICKLED = 2**18
 """Size in bytes up to which objects of other packages are compared by their pickles."""
 OPENED = 20_000
 """Number of objects after which those of other packages are no longer opened: one may hold a whole library."""
-PLAIN = (bool, int, float, complex, str, bytes)
-"""Values that are compared by their texts."""
 CONTAINERS = (dict, MappingProxyType, list, tuple, collections.deque, set, frozenset)
 """Containers that may be replaced by another with equal entries."""
+PLAIN, WRAPPED = (str, bool, int, float, complex, bytes), (staticmethod, classmethod)
+"""Values that are compared as text, and what wraps a class's functions."""
 WORKED_IN = ("_bound", "_keepers", "_squaring")
 """Attributes of a learner that Sordino writes in a step."""
 
@@ -145,7 +145,7 @@ class Look:
 
     def at(self, value: Any, depth: int) -> Any:
         """Take a snapshot of a value that compares equal until somebody changes it."""
-        if isinstance(value, (staticmethod, classmethod)):
+        if isinstance(value, WRAPPED):
             value = value.__func__
         if value is None or isinstance(value, PLAIN):
             return type(value), repr(value)  # nan equals itself as text
@@ -159,12 +159,20 @@ class Look:
         return [self.at(one, depth) for one in itertools.islice(values, ENTRIES)]
 
     def _named(self, values: Mapping[Any, Any], depth: int) -> list[Any]:
-        return [(self.at(key, depth), self.at(one, depth)) for key, one in itertools.islice(values.items(), ENTRIES)]
+        # Names need no snapshot: texts are what they are.
+        return [
+            (key if type(key) is str else self.at(key, depth), self.at(one, depth))
+            for key, one in itertools.islice(values.items(), ENTRIES)
+        ]
 
     def _inside(self, value: Any, depth: int) -> Any:
         """Take a snapshot of an object of any kind."""
         found: Any = None
-        if isinstance(value, Tensor):
+        if type(value) is dict:  # most objects are: not to be held against every other kind first
+            found = len(value), self._named(value, depth)
+        elif isinstance(value, FunctionType):
+            found = self._run(value, depth)
+        elif isinstance(value, Tensor):
             found = self._tensor(value, depth)
         elif isinstance(value, nn.Module):
             found = self._network(value, depth)

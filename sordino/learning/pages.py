@@ -48,10 +48,10 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 Norm = nn.GroupNorm | nn.LayerNorm
-LARGEST = 2.0**64
+LARGEST_NORM = 2.0**64
 """The largest norm of a layer's inputs for which the bounds are proven."""
 UNDERFLOW = 2.0**-70
-"""More than what rounding of denormal numbers (2^-150 for each entry, times `LARGEST`) adds to one record's norm."""
+"""More than what rounding of denormal numbers (2^-150 for each entry, times `LARGEST_NORM`) adds to a record's norm."""
 
 
 @dataclass
@@ -265,7 +265,7 @@ class Page:
 
 def _limit_to_proof(products: Tensor) -> Tensor:
     """Products of inputs; infinite where they are too large for the argument above."""
-    return torch.where(products <= LARGEST**2, products, torch.inf)
+    return torch.where(products <= LARGEST_NORM**2, products, torch.inf)
 
 
 def rounding(operations: int, numbers: Tensor) -> Tensor:

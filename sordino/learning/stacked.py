@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sordino.learning.pages import LARGEST, rounding
+from sordino.learning.pages import LARGEST_NORM, rounding
 from sordino.learning.recordwise import has_hooks
 from sordino.learning.vmapped import under_vmap
 
@@ -253,7 +253,7 @@ def reach(rows: Tensor, bias: bool) -> Tensor:
     """Length of each record's inputs of a linear layer, with a one behind them where it has a `bias`, in double
     precision: (clients, records). Infinite where they are too long for a bound."""
     squared = row_lengths(rows.flatten(2)).square() + (1 if bias else 0)
-    return torch.where(squared <= LARGEST**2, squared, torch.inf).sqrt()
+    return torch.where(squared <= LARGEST_NORM**2, squared, torch.inf).sqrt()
 
 
 class StackedBook:

@@ -46,7 +46,7 @@ SMALL = 1000
 """Number of parameters of a small network, assumed where none is named."""
 INSTITUTION = 100
 """Number of records from which a client may be an institution that holds the records of other people."""
-MOST = 10_000_000
+MOST_CLIENTS = 10_000_000
 """Number of clients up to which the advice says how many would be enough."""
 LEAST_IMAGE = 16
 """Least side of images for which features are advised: smaller ones have few scales."""
@@ -379,9 +379,9 @@ def _feature_reasons(situation: Situation, level: Level) -> list[str]:
 def _size_reasons(situation: Situation, level: Level) -> list[str]:
     if level is None:
         enough = bisect_left(
-            range(MOST), True, key=lambda clients: replace(situation, clients=clients).helps(Unit.CLIENT)
+            range(MOST_CLIENTS), True, key=lambda clients: replace(situation, clients=clients).helps(Unit.CLIENT)
         )
-        if situation.clients > 1 and enough < MOST:
+        if situation.clients > 1 and enough < MOST_CLIENTS:
             return [f"About {enough:,} clients would make this worth trying under a promise to whole clients."]
         return []
     feasible = situation.feasible(level)
