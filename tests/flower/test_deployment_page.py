@@ -79,6 +79,10 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
         (folder / "site.toml").write_text(rules.replace("# roster =", 'roster = "roster.toml"'))
     for name, content in re.findall(r"```toml\n# (\w+.toml)\n(.*?)```", CHAPTER, re.DOTALL):
         (tmp_path / name).write_text(content)
+    (asked,) = commands("sordino site check")
+    told = sordino(asked)
+    assert "site0 would take part, in at most 62 rounds." in told
+    assert "240 for training, 60 for testing; the experiment declares about 240." in told
     sites = [Site.open(tmp_path / f"site{number}") for number in range(3)]
     try:
         chosen = Experiment.read(tmp_path / "experiment.toml")
