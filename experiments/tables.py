@@ -12,7 +12,7 @@ hospitals. Columns are scaled by means and deviations of the whole table, which 
 method `local`, `ridge` scikit-learn's logistic regression on each site's own records. AUC is the mean over sites that
 have both outcomes in their test records. A run that is in RESULTS.csv already is not made again.
 
-Seeds 0 to 4 are reported, in experiments/tables.md; `make --seeds 100-109` deals others, on which defaults are chosen.
+Seeds 0 to 9 are reported, in experiments/tables.md; `make --seeds 100-109` deals others, on which defaults are chosen.
 """
 
 from __future__ import annotations
