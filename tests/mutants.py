@@ -1712,7 +1712,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "parts/thresholds.py",
-        "tests/parts/test_thresholds.py",
+        "tests/parts/test_normalised_updates.py",
         [
             ("normalised: declared as clipped", "at=at, normalised=True)", "at=at)"),
             ("normalised: the length never shrinks", 'if self.decay == "linear" else 1.0', "if False else 1.0"),

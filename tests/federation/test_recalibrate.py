@@ -251,7 +251,9 @@ def test_clients_with_next_to_no_records_recalibrate_too(engine: str, tmp_path: 
     keys = {"records": 14, "clients": 6, "partition": "iid", "engine": engine, "rounds": 1}
     summary, models = case.finished(case.prepared(**keys), tmp_path)
     assert summary["recalibrate"]["accuracy"]["recalibrated"] is not None
-    assert (models["weights"][:, RECALIBRATED] == 1).all()
+    # Where noise is large, the mean with their own models is taken even so.
+    assert (models["weights"][:, RECALIBRATED] >= 0.5).all()
+    assert torch.allclose(models["weights"].sum(dim=1), torch.ones(6))
 
 
 @pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
