@@ -80,7 +80,7 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     for name, content in re.findall(r"```toml\n# (\w+.toml)\n(.*?)```", CHAPTER, re.DOTALL):
         (tmp_path / name).write_text(content)
     (asked,) = commands("sordino site check")
-    told = sordino(asked)
+    told = " ".join(sordino(asked).split())
     assert "site0 would take part, in at most 62 rounds." in told
     assert "240 for training, 60 for testing; the experiment declares about 240." in told
     sites = [Site.open(tmp_path / f"site{number}") for number in range(3)]
@@ -93,7 +93,7 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
         for site in sites:
             site.close()
     assert summary.rounds_done == chosen.rounds
-    assert 0.99 * 4 < summary.epsilon["outsider"] <= 4
+    assert 0.97 * 4 < summary.epsilon["outsider"] <= 4, "all but the two spare rounds that were reserved"
     (shown,) = commands("sordino site status")
     assert summary.run in sordino(shown)
     found = json.loads(sordino([*shown, "--json"]))

@@ -79,8 +79,8 @@ class GradientSum(SumOverRecords):
     The step hands over `data.gradient_sum(model)`, sealed. The gate draws the batch (each record with the public
     probability `rate`), and adds the client's share of the noise. `Replies.mean` divides the sum over the cohort by the
     expected number of records in it, which is public. `clip` is a number, or the name of a public value. Where it is
-    `normalised`, each gradient is scaled to C g / (|g| + 0.01), whatever its length. `share` is its part of the round's
-    budget beside other sums over the same batch.
+    `normalised`, each gradient is scaled to `C g / (norm(g) + 0.01)`, whatever its length. `share` is its part of the
+    round's budget beside other sums over the same batch.
     """
 
     clip: float | str
