@@ -102,7 +102,8 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
         json.loads(sordino(["sordino", "site", "status", f"site{n}", "--json"]))["runs"][0]["global"] for n in range(3)
     ]
     assert sum(globals_) / 3 > 0.6, "it learns: half of the records are ill"
-    assert found["spent"] == pytest.approx(summary.epsilon, rel=1e-9)
+    assert 0.999 * 4 < found["spent"]["outsider"] <= 4, "a site counts what it reserved"
+    assert all(0.97 * spent < summary.epsilon[view] <= spent for view, spent in found["spent"].items())
     (tmp_path / "new.csv").write_text("age,pressure,cholesterol\n61,150,260\n40,115,190\n")
     for line in commands("sordino predict"):
         assert "2 records" in sordino(line)
