@@ -1,8 +1,10 @@
 """Settings for all tests."""
 
+import atexit
 import contextlib
 import functools
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 import torch
 import typer.main
 from hypothesis import settings
+from in_memory import temporary_folder
 
 from sordino.errors import UserError
 from sordino.simulator import bf16
@@ -22,8 +25,13 @@ settings.load_profile("steady")
 # No test reads what an earlier one has worked out, in this process or in others that it starts.
 os.environ["SORDINO_CACHE"] = ""
 
+# What tests write and sync thousands of times need not reach a disk: processes are killed in them, not machines.
+if folder := temporary_folder():
+    os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = folder
+
 # Nor does any write to the home directory: sites keep their witnesses here.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sordino-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # Several processes of tests share the cores: threads of their own would only wait for each other.
 torch.set_num_threads(1)

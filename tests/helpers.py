@@ -9,10 +9,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import pytest
 
 from sordino.cli import main
 from sordino.method import Method
@@ -132,6 +135,17 @@ ALL = [(name, "sound") for name in names()] + [(name, "paper") for name in names
 """Every method, in every variant that is another one."""
 FOREMOST = ("local", "dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd", "dp-fedavg-record", "pac-dp", "adadp-cfl")
 """Methods that every test over methods runs each time; long ones run the others in the slow part."""
+KINDS = ("local", "dp-fedavg", "feddpa", "dp-fedavg-record", "dp-fedsgd", "adadp-cfl")
+"""One method of each kind: without messages, updates of whole clients, parts of them, noisy gradients of records, sums
+over records, and groups of clients. The longest tests run the others in the slow part."""
+
+
+def otherwise_slow(cases: Iterable[Any], often: Callable[[Any], bool]) -> list[Any]:
+    """Parameters of a test that runs each time for the cases that are to run `often`, and is slow for the others."""
+    marks = {True: (), False: (pytest.mark.slow,)}
+    each = [(case if isinstance(case, tuple) else (case,), marks[bool(often(case))]) for case in cases]
+    return [pytest.param(*given, marks=mark) for given, mark in each]
+
 
 SITE_LIMITS: dict[str, Any] = {
     **{"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3, "methods": ("dp-fedavg",)}

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_memory import temporary_folder
 
 NOT_COPIED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "made")
 """Files that no test needs, at any depth."""
@@ -198,7 +199,8 @@ class Runner:
         waiting = [one for one in mutants if one.digest not in self.verdicts]
         if len(waiting) < len(mutants):
             self.say(f"{len(mutants) - len(waiting)} of {len(mutants)} verdicts are those of the interrupted run.")
-        with tempfile.TemporaryDirectory(prefix="mutants-") as folder, self._ending_children():
+        scratch = tempfile.TemporaryDirectory(prefix="mutants-", dir=temporary_folder())
+        with scratch as folder, self._ending_children():
             self._scratch = Path(folder)
             self._copy_project()
             self._check_killers(mutants)

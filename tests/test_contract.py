@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ALL
+from helpers import ALL, KINDS, otherwise_slow
 from scipy.stats import chi2
 
 from sordino.errors import UserError
@@ -42,14 +42,20 @@ def case_of(name: str, variant: str, folder: Path) -> Case:
     return Case(find(name)(variant=variant), folder)  # type: ignore[arg-type]
 
 
-SHORT = ("local", "dp-fedavg", "feddpa", "dp-fedavg-record", "dp-fedsgd", "adadp-cfl")
-"""Methods whose whole battery is run each time; what takes several processes is slow for the others."""
-LONG = ("the_number_of_workers_changes_no_bit", "a_stopped_run_ends_as_if_it_had_not_been")
-BATTERY = [
-    pytest.param(*case, check, marks=[pytest.mark.slow] if check.__name__ in LONG and case[0] not in SHORT else [])
-    for case in ALL
-    for check in CHECKS
-]
+SEVERAL_PROCESSES = ("the_number_of_workers_changes_no_bit", "a_stopped_run_ends_as_if_it_had_not_been")
+"""Checks that are slow but for one method of each kind."""
+TWO_ENGINES = "stacked_and_one_by_one_agree"
+"""A check that is slow for published variants, whose steps are those of the sound ones but for a few lines."""
+
+
+def is_short(case: tuple[str, str, Callable[[Case], None]]) -> bool:
+    name, variant, check = case
+    if check.__name__ in SEVERAL_PROCESSES:
+        return name in KINDS and variant == "sound"
+    return check.__name__ != TWO_ENGINES or variant == "sound"
+
+
+BATTERY = otherwise_slow([(*case, check) for case in ALL for check in CHECKS], is_short)
 
 
 @pytest.mark.parametrize(("name", "variant", "check"), BATTERY)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import ALL, FOREMOST
+from helpers import ALL, KINDS
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -170,14 +170,16 @@ BARE: list[dict[str, Any]] = [
     *({"method": name, "variant": variant, "engine": "one-by-one"} for name, variant in ALL),
     *({"method": name, "variant": variant, "engine": "stacked"} for name, variant in CLIENT_LEVEL),
 ]
+OFTEN = {(name, "sound") for name in KINDS} | {("fedglp-adp", "sound"), ("adadp-cfl", "paper")}
 CASES: list[dict[str, Any]] = [
-    *(case for case in BARE if case["method"] in FOREMOST),
+    *(case for case in BARE if (case["method"], case["variant"]) in OFTEN),
     {"method": "adadp-cfl", "set": {"clipping": "percentile"}},
-    {"method": "fedglp-adp", "variant": "paper", "set": {"clipping": "fixed"}},
-    *({"method": name, "model": f"{__name__}:Convolutions"} for name in ("dp-fedavg-record", "feddpa", "fedglp-adp")),
+    {"method": "dp-fedavg-record", "model": f"{__name__}:Convolutions"},
 ]
 LONG: list[dict[str, Any]] = [
-    *(case for case in BARE if case["method"] not in FOREMOST),
+    *(case for case in BARE if (case["method"], case["variant"]) not in OFTEN),
+    {"method": "fedglp-adp", "variant": "paper", "set": {"clipping": "fixed"}},
+    *({"method": name, "model": f"{__name__}:Convolutions"} for name in ("feddpa", "fedglp-adp")),
     *({"method": "dp-fedavg", "engine": way, "set": rule} for rule in RULES for way in ("one-by-one", "stacked")),
 ]
 

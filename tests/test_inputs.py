@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from fuzzing import trials
 from helpers import COMMAND, QUICK, command, process, refused
+
+from sordino.cli import main
 
 RECORD = ("--method=dp-fedavg-record",)
 CLUSTERS = ("--method=adadp-cfl",)
@@ -106,19 +111,39 @@ for arguments in sys.argv[1:]:
 """
 
 
-def test_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
-    quick = " ".join((*QUICK, f"--store={tmp_path}"))
-    commands = [
+def commands_in(folder: Path) -> list[str]:
+    quick = " ".join((*QUICK, f"--store={folder}"))
+    return [
         *("--help", "run --help", "methods", "data", "data show digits --clients=8", "plan", "curve show mnist"),
         *(f"run --method=fedavg {quick}", f"compare --methods=local,fedavg --seeds=2 {quick}"),
-        *(f"runs --store={tmp_path}", "run é.toml"),
+        *(f"runs --store={folder}", "run é.toml"),
     ]
+
+
+def test_output_that_takes_only_ascii(tmp_path: Path) -> None:
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        for arguments in commands_in(tmp_path):
+            with mock.patch.object(sys, "argv", ["sordino", *arguments.split()]), contextlib.suppress(SystemExit):
+                main()
+    for stream in (out, err):
+        stream.flush()
+    check_ascii(out.buffer.getvalue(), err.buffer.getvalue())
+
+
+@pytest.mark.slow
+def test_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
+    commands = commands_in(tmp_path)
     plain = os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run(
         [sys.executable, "-c", PLAIN_COMMANDS, *commands], env=plain, capture_output=True, timeout=300, check=False
     )
-    shown, told = done.stdout.decode("ascii"), done.stderr.decode("ascii")
-    assert done.returncode == 0, told
+    assert done.returncode == 0, done.stderr
+    check_ascii(done.stdout, done.stderr)
+
+
+def check_ascii(out: bytes, err: bytes) -> None:
+    shown, told = out.decode("ascii"), err.decode("ascii")
     assert "Traceback" not in told
     assert "There is no experiment file ?.toml." in told
     assert "epsilon inf" in told

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,14 +46,17 @@ def part_of(module: str) -> str:
     return next(name for name in names if name in PLACES)
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@functools.cache
+def imports_of(path: Path) -> list[str]:
     """Everything that a file imports, in functions too."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            found += [one.name for one in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: a relative import"
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            found += [f"{node.module}.{one.name}" for one in node.names]
+    return found
 
 
 def test_nothing_is_imported_from_above() -> None:

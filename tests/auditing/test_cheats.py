@@ -30,7 +30,7 @@ from sordino.privacy.release.base import Bounded
 
 SMALL: dict[str, Any] = {
     "clients": 4,
-    "rounds": 3,
+    "rounds": 2,
     "epsilon": 2.0,
     "delta": 1e-5,
     "model": "logistic",

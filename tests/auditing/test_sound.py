@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ALL, command, refused
+from helpers import ALL, KINDS, command, otherwise_slow, refused
 
 from sordino.auditing.findings import Report
 from sordino.auditing.suite import audit
@@ -37,9 +37,10 @@ def audited(method: str, variant: str = "sound", trials: int = 4000, tiers: Any 
 
 
 SOUND = [name for name, variant in ALL if variant == "sound"]
+AUDITED = (*KINDS, "fedglp-adp", "acdp-pfsd", "dp-scaffold", "fedavg")
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", otherwise_slow(SOUND, AUDITED.__contains__))
 def test_every_sound_method_is_consistent_with_a_small_audit(name: str) -> None:
     report = audited(name, trials=8000 if find(name).unit == "record" else 4000)
     assert not report.refuted, report.asdict()
@@ -54,14 +55,14 @@ def test_every_sound_method_is_consistent_with_a_small_audit(name: str) -> None:
     [
         ("dp-fedavg", {"participation": 0.5, "colluders": 1}),
         ("dp-fedavg", {"protect_from": "server", "set": {"clipping": "quantile"}}),
-        ("fedglp-adp", {"model": "mlp", "minimum_cohort": 4}),
+        pytest.param("fedglp-adp", {"model": "mlp", "minimum_cohort": 4}, marks=pytest.mark.slow),
         ("dp-fedavg-record", {"set": {"clipping": "quantile", "batch": 16}}),
         pytest.param(
             "adadp-cfl",
             {"epsilon": 20.0, "set": {"cluster_share": 0.3, "batch": 16, "clipping": "quantile"}},
             marks=pytest.mark.slow,
         ),
-        ("pac-dp", {"set": {"budgets": "1:0.5,4:0.5"}}),
+        pytest.param("pac-dp", {"set": {"budgets": "1:0.5,4:0.5"}}, marks=pytest.mark.slow),
     ],
 )
 def test_other_choices_are_consistent_too(name: str, keys: dict[str, Any]) -> None:
@@ -102,6 +103,7 @@ def test_a_hundred_thousand_trials_come_near_the_claim(epsilon: float, share: fl
     assert np.mean(found) >= share * epsilon
 
 
+@pytest.mark.slow
 def test_a_process_whose_torch_has_threads_can_audit(tmp_path: Path) -> None:
     """The replay is forked off, and threads do not come along."""
     before = "import sys, torch; torch.set_num_threads(2); torch.randn(10**6).flip(0).sin()"

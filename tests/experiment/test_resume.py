@@ -361,7 +361,7 @@ class Unkeepable(FedAvg):
 
 @pytest.mark.usefixtures("checkpoints_every_round")
 def test_all_kinds_of_things_at_the_server(tmp_path: Path) -> None:
-    keys = KEYS | {"method": f"{__name__}:Peculiar", "set": {"epochs": 1, "batch": 64}}
+    keys = KEYS | {"rounds": 4, "method": f"{__name__}:Peculiar", "set": {"epochs": 1, "batch": 64}}
 
     def watch(report: RoundReport) -> None:
         if report.round == 2:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import QUICK_KEYS, command
+from helpers import KINDS, QUICK_KEYS, command, otherwise_slow
 from killing import die_at, killed, trace
 from safetensors.torch import load_file
 
@@ -53,7 +53,7 @@ def accuracy_of(found: api.Models, keys: dict[str, Any]) -> float:
     return float(np.mean(shares))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", otherwise_slow(names(), {*KINDS, "ifca", "fedper"}.__contains__))
 def test_every_method_can_blend(name: str, tmp_path: Path) -> None:
     case = Case(find(name)(), tmp_path, {"personal": "blend"})
     summary, models = case.finished(case.prepared(rounds=2), tmp_path)

@@ -343,6 +343,7 @@ def test_a_port_that_is_taken_is_told_in_a_sentence(post):
         again.start()
 
 
+@pytest.mark.slow
 def test_a_superlink_that_died_is_told_in_a_sentence(tmp_path):
     serving.create_server(tmp_path, ["localhost"])
     link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path, MAX_REQUEST_BYTES)

@@ -191,7 +191,7 @@ def with_deaf_clients(method: Method) -> Method:
     [
         CFL(epochs=3),
         PACFL(epochs=1),
-        AdaDPCFL(variant="paper", clipping=Percentile(), epochs=1),
+        pytest.param(AdaDPCFL(variant="paper", clipping=Percentile(), epochs=1), marks=pytest.mark.slow),
         AdaDPCFL(variant="paper", epochs=1),
         AdaDPCFL(cluster_share=0.2, clipping=Fixed(), epochs=1),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import QUICK, QUICK_KEYS, command, refused
+from helpers import KINDS, QUICK, QUICK_KEYS, command, otherwise_slow, refused
 from killing import stopped, trace
 from torch import Tensor
 from whole_runs import Ended
@@ -229,7 +229,7 @@ def test_the_first_round_of_a_run(rule: ServerOptimizer, tmp_path: Path) -> None
     torch.testing.assert_close(models_of(found), wanted, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", AVERAGING)
+@pytest.mark.parametrize("method", otherwise_slow(AVERAGING, {*KINDS, "ifca", "pacfl", "ditto"}.__contains__))
 def test_every_averaging_method_steps_and_keeps_its_state(method: str, tmp_path: Path) -> None:
     """At a rate of next to nothing the server's models stay where they are, and all rounds have the same means: after
     two rounds the momentum differs by what is left of the first."""

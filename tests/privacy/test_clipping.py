@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import pytest
 import torch
+from helpers import otherwise_slow
 from torch import Tensor, nn
 
 from sordino import models
@@ -287,8 +288,17 @@ def test_a_search_for_a_record_that_is_clipped_too_little_fails(make: Callable[[
         assert search(at, torch.full(at.shape, value), tries=4) <= 1
 
 
-@pytest.mark.parametrize("name", ["linear", *BY_PRODUCTS])
-@pytest.mark.parametrize("parts", get_args(Parts))
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    otherwise_slow(
+        [(name, parts) for parts in get_args(Parts) for name in ("linear", *BY_PRODUCTS)],
+        {
+            ("linear", "whole"),
+            ("convolution, products", "layers"),
+            ("linear along a sequence, products", "tensors"),
+        }.__contains__,
+    ),
+)
 def test_traced_sums_keep_the_threshold(name: str, parts: Parts) -> None:
     at = case(name, 1e-3, parts)
     example = (at.flat, torch.randn(7, *SHAPE), torch.arange(7) % 5, at.clip)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import otherwise_slow
 from torch import Tensor, nn
 
 from sordino import models
@@ -106,9 +107,12 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    "layered", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one threshold", "layers"]
+    ("name", "layered"),
+    otherwise_slow(
+        [(name, layered) for layered in (False, True) for name in NETWORKS],
+        {("mlp", False), ("lenet", False), ("group norm, stride and padding", False)}.__contains__,
+    ),
 )
-@pytest.mark.parametrize("name", NETWORKS)
 def test_traced_it_is_the_eager_sum(name: str, layered: bool) -> None:
     case = Case(name, layered)
     case.check(case.trace())

@@ -163,7 +163,8 @@ def test_the_numbers_of_a_long_row_are_all_different() -> None:
 # ---- keys
 
 
-@pytest.mark.parametrize("bits", [18, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [18, 20])
 def test_no_two_of_many_keys_give_the_same_draw(bits: int) -> None:
     # Keys of 32 bits would collide 2^(2 bits - 33) times: eight times among 2^18. By chance it happens once in 2^26.
     first, second = normals(SOURCE, 4, PURPOSE, range(2**bits)).numpy().view(np.uint64).T

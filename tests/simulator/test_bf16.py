@@ -120,7 +120,7 @@ bf16.secure.__defaults__ = (lambda: bf16.forked_trial(trapped), lambda: False)
 
 
 @forking
-@pytest.mark.parametrize("cureless", [False, True])
+@pytest.mark.parametrize("cureless", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_on_a_machine_that_traps(cureless: bool, tmp_path: Path) -> None:
     quick = ("--clients=4", "--rounds=1", "--set=epochs=1", "--set=precision=bf16", f"--store={tmp_path / 'store'}")
     done = process(SCRIPT.replace("CURELESS", str(cureless)), "run", *quick)

@@ -260,6 +260,7 @@ def test_tuning_chooses_on_seeds_that_are_not_reported(tmp_path: Path) -> None:
     assert sorted(seeds) == [(0, 0.3), (0, 0.3), (1, 1e-6), (1, 1e-6), (1, 0.3), (1, 0.3)]
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_give_the_same_numbers(tmp_path: Path) -> None:
     methods = ["local", "dp-fedavg"]
     alone = compare(experiment(tmp_path / "a"), methods, seeds=1)

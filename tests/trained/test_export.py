@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from helpers import command, refused
+from helpers import command, otherwise_slow, refused
 from safetensors import safe_open
 
 import sordino
@@ -37,7 +37,7 @@ values = ["no", "yes"]
 """
 
 
-@pytest.fixture(scope="module", params=[pytest.param("logistic", marks=pytest.mark.slow), "blend", "recalibrate"])
+@pytest.fixture(scope="module", params=otherwise_slow(("logistic", "blend", "recalibrate"), "recalibrate".__eq__))
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Models]:
     folder = tmp_path_factory.mktemp("export")
     (folder / "own").mkdir()
