@@ -210,6 +210,12 @@ class Experiment(BaseModel):
             experiment.build_method()
         return experiment
 
+    def __eq__(self, other: object) -> bool:
+        """Experiments are equal where all keys are, whoever gave them."""
+        return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment] # settings are a dictionary
+
     @property
     def unnamed(self) -> bool:
         """Whether nobody named a method, and the data may still recommend one: `for_data` settles it."""
@@ -240,8 +246,8 @@ class Experiment(BaseModel):
             ranged = [] if self.table is None else self.table.scaled_by_range()
             if ranged:
                 told += (
-                    f" Scaled by their ranges alone: {list_values(ranged)}. It learns faster from columns of about unit "
-                    "variance: declare `mean` and `deviation` where these are public, or release them with noise "
+                    f" Scaled by their ranges alone: {list_values(ranged)}. It learns faster from columns of about "
+                    "unit variance: declare `mean` and `deviation` where these are public, or release them with noise "
                     "(`sordino data normalise`)."
                 )
         chosen = chosen.model_copy()

@@ -12,7 +12,8 @@ from measured import FIXED, LATER, LOCAL, MEASURED, QUANTILE, RECORD
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.planning.advise import CHOICES, HELPS, Situation, advise, stand_in
+from sordino.planning.advise import CHOICES, advise, stand_in
+from sordino.planning.situation import HELPS, Situation
 from sordino.privacy.unit import Unit
 from sordino.study.sweep import contender
 
