@@ -1,7 +1,8 @@
 # make demo         install, then compare local training, two methods and a blend on built-in real data, five seeds
 # make test         install, then lint, type-check and test
 # make test-slow    the statistical and learning checks that take longer; pages too, where Debian's chromium is installed
-# make mutants      break the code of privacy and of methods in many ways and see that the tests notice
+# make mutants      break the code of privacy and of methods in many ways and see that the tests notice; RESUME=1 goes on
+#                   with an interrupted run
 # make audit        attack what every method claims, in each variant, at three epsilons: a table
 # make faults       kill runs, damage stores, fuzz input, fill disks, restore sites: no promise breaks, half an hour
 # make deployments  kill deployments at 200 random moments, restore 50 sites, send sites and servers 10,000 hostile
@@ -36,7 +37,7 @@ test-slow: $(INSTALLED)
 	$(BIN)/pytest -n 2 -m slow
 
 mutants: $(INSTALLED)
-	$(BIN)/python tests/mutants.py
+	$(BIN)/python tests/mutants.py $(if $(RESUME),--resume)
 
 audit: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python tests/audits.py

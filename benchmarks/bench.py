@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import gradient_sums
 import record_level
 import record_rounds
 import startup
@@ -154,6 +155,22 @@ def w5(turns: int) -> Section:
     )
 
 
+def w6(turns: int) -> Section:
+    """Rounds of sums of records' gradients against the same gradient without privacy: see gradient_sums.py."""
+    figures = gradient_sums.measured(turns)
+    print(f"W6: {figures['about']}")
+    gradient_sums.show(figures)
+    sites, pooled = (figures["times"][name] for name in ("sites", "pooled"))
+    return Section(
+        figures,
+        [
+            Target("W6: a round of gradient sums, in bare gradients", 3.0, sites["processor"], at_least=False),
+            Target("W6: the same by the clock", 3.0, sites["wall"], at_least=False),
+            Target("W6: the same, in gradients of pooled rows", 3.0, pooled["processor"], at_least=False),
+        ],
+    )
+
+
 def feddpa(turns: int) -> Section:
     """A whole round of FedDPA (Fisher information, both phases) against one of DP-FedAvg, on W2's shapes."""
     contenders: dict[str, Contender] = {"dp-fedavg": Sordino(W2), "feddpa": Sordino(replace(W2, method="feddpa"))}
@@ -203,6 +220,7 @@ SECTIONS: dict[str, Callable[[int], Section]] = {
     "W3": w3,
     "W4": w4,
     "W5": w5,
+    "W6": w6,
     "feddpa": feddpa,
     "clients": clients,
     "start": start,

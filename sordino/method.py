@@ -30,7 +30,7 @@ from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
-from sordino.privacy.release import Releases, record_needs, without_privacy
+from sordino.privacy.release import Releases, all_releases, record_needs, without_privacy
 from sordino.privacy.unit import Unit
 from sordino.tasks import Task
 
@@ -38,14 +38,14 @@ Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]
 
 # Ranges of hyper-parameters: configuration refuses values outside them.
-LARGEST = 1e18
+LARGEST_NUMBER = 1e18
 """Numbers beyond this, and those nearer to zero than one over it, have squares that float32 cannot hold."""
 LEAST_SHARE = 1e-9
 """A smaller share of a budget would ask for noise that float32 cannot hold beside what it protects."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
-Positive = Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=1 / LARGEST_NUMBER, le=LARGEST_NUMBER, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST_NUMBER, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=LEAST_SHARE, le=1 - LEAST_SHARE, allow_inf_nan=False)]
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1e9
 """Range of a budget: a smaller one asks for noise that float32 cannot hold, a larger one protects nobody."""
@@ -292,7 +292,11 @@ class Method:
 
     def is_private(self) -> bool:
         """Whether anything that leaves carries noise."""
-        return any(release.private for releases in self.steps().values() for release in releases.values())
+        return any(release.private for release in all_releases(self.steps()))
+
+    def sends_sums(self) -> bool:
+        """Whether sums over all clients' records leave, whose noise is shared out over the clients' messages."""
+        return any(release.sums_records for release in all_releases(self.steps()))
 
     def settled(self, clients: int) -> Method:
         """Return the method with those hyper-parameters filled in that depend on the number of clients."""

@@ -44,6 +44,8 @@ from sordino.experiment.budgeting import (
 )
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of, weights_of
+from sordino.features import extractor as features
+from sordino.features.extractor import Extractor
 from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner, Precision
 from sordino.learning.parameters import flatten
@@ -80,10 +82,30 @@ class BuiltNetwork:
         return Learner(self.module, self.task, self.precision)
 
 
+HEAD = "head"
+"""Network on features where none is named: noise grows with parameters, and features carry the rest."""
+
+
+def build_extractor(
+    experiment: Experiment, shape: tuple[int, ...], files: features.Files | None = None
+) -> Extractor | None:
+    """Build the extractor of an experiment's features for records of `shape`; None where there are none.
+
+    Args:
+        experiment: the configuration.
+        shape: shape of one record.
+        files: finds files of weights by their digest, at a site.
+    """
+    if experiment.features is None:
+        return None
+    level = experiment.build_method().unit.record_level
+    return features.build(experiment.features, tuple(shape), level, experiment.data_dir, files)
+
+
 def build_network(experiment: Experiment, shape: tuple[int, ...], task: Task) -> BuiltNetwork:
     """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights."""
     task.check()
-    name = experiment.model or models.default(shape)
+    name = experiment.model or (models.default(shape) if experiment.features is None else HEAD)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, shape, task.width, **experiment.model_options())
     return BuiltNetwork(name, module, task, shape, flatten(module), weights_of(name, module))
@@ -109,6 +131,8 @@ class Facts:
     """Sentences on what was read from records that epsilon does not cover."""
     spare_turns: int = 0
     """Turns of each client that are paid for beyond those that the rounds need."""
+    extractor: Extractor | None = None
+    """Extractor of the features that the network is trained on; None where it sees the records themselves."""
     ask_sizes: str = "name the data"
     """Words that say how to give `sizes`, for the error where noise depends on them."""
 
@@ -183,6 +207,8 @@ class Terms(Costs):
     """Sentences on what epsilon does not cover, known before the run."""
     data: FederatedData | None = None
     """All clients' records, where one machine has them: in a simulation."""
+    extractor: Extractor | None = None
+    """Extractor of the features that the network is trained on."""
 
 
 def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> Terms:
@@ -198,8 +224,11 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
         raise ValueError("terms need a network: without one there are costs only (derive_costs)")
     costs = derive_costs(experiment, facts) if costs is None else costs
     method, layout = costs.method, network.learner.layout
-    experiment = experiment.model_copy(update={"model": network.name})
+    extractor = facts.extractor
+    chosen = {} if extractor is None else {"features": extractor.choice}
+    experiment = experiment.model_copy(update={"model": network.name, **chosen})
     decided = facts.decisive(experiment, method.file_contents()) | {"made": describe_method(method)} | network.weights
+    decided |= {} if extractor is None else {"extractor": extractor.digest}
     drowned = infeasible(method, costs.declared, costs.allowance, costs.schedule, layout)
     return costs.extend(
         Terms,
@@ -207,8 +236,9 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
         learner=network.learner,
         initial=network.initial,
         identity=identity_of(decided, facts.fingerprint, type(method), type(network.module)),
-        notes=costs.notes + drowned,
+        notes=[*(() if extractor is None else extractor.notes), *costs.notes, *drowned],
         disclosed=[*facts.disclosed, *not_covered_before(experiment, method)],
+        extractor=extractor,
     )
 
 

@@ -1,12 +1,15 @@
 """Settings for all tests."""
 
 import contextlib
+import functools
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 import torch
+import typer.main
 from hypothesis import settings
 
 from sordino.errors import UserError
@@ -21,6 +24,17 @@ os.environ["SORDINO_CACHE"] = ""
 
 # Nor does any write to the home directory: sites keep their witnesses here.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sordino-state-")
+
+# Several processes of tests share the cores: threads of their own would only wait for each other.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# Dozens of tests start programs, which would all compile the package anew where bytecode is not to be written.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Hundreds of tests give a command, and each would build all commands anew out of the same functions.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 # Before any test computes: what a virtual machine advertises and does not have can be done without only from the start.
 with contextlib.suppress(UserError):

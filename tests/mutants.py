@@ -1,54 +1,41 @@
 """Break the code of privacy and of methods on purpose, one line at a time, and see that the tests notice.
 
-    python tests/mutants.py [WORD...]
+    python tests/mutants.py [--resume] [--jobs N] [WORD...]
 
-Each mutant is a text replacement in a copy of the package. The tests that should notice run first, then all of the
-privacy tests, then the methods' and the contract battery. A mutant that no test kills is a hole in the suite: the
-script then ends with exit code 1. With words, only mutants are tried whose name or file has one of them. Two are tried
-at once.
+Each mutant is a text replacement in a copy of the package. The test that caught it the last time runs first
+(tests/killers.json); where that passes, the tests that should notice, then all of the privacy tests, then the methods'
+and the contract battery. A mutant that no test kills is a hole in the suite: the script then ends with exit code 1, and
+likewise where tests hang or die and none fails. With words, only mutants are tried whose name or file has one of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
-import multiprocessing
-import os
-import shutil
 import sys
-import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-import torch
+from mutating import CAUGHT, Mutant, Runner
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = (
     "dp_accounting.pld",
     "dp_accounting.rdp",
     "hypothesis",
+    "jinja2",
     "pydantic",
+    "rich.progress",
+    "rich.table",
+    "safetensors.torch",
     "scipy.stats",
     "sklearn.isotonic",
+    "sqlite3",
     "torch.func",
+    "typer",
 )
-"""What tests import besides the package itself."""
+"""What tests import besides the package itself: once, and not in each of a thousand forks."""
 LATER = ("tests/privacy", "tests/methods tests/test_contract.py tests/test_own_methods.py tests/test_devices.py")
 """What runs where the tests that should notice do not."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One replacement, and the tests that should notice it."""
-
-    name: str
-    file: str
-    before: str
-    after: str
-    tests: str
-
 
 # File of the package: the tests that should notice, then each mutant's name, a text and what replaces its first place.
 BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
@@ -544,6 +531,29 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "if terms.is_summed(releases) and any(isinstance(value, Each)",
                 "if False and any(isinstance(value, Each)",
             ),
+            ("half of what a run may cost is written down", "max(found.values())", "max(found.values()) / 2"),
+            (
+                "what observers may learn is not written down",
+                "if len(set(found.values())) > 1 else {}",
+                "if False else {}",
+            ),
+        ],
+    ),
+    (
+        "deploy/terms.py",
+        "tests/deploy/test_session.py tests/deploy/test_terms.py tests/deploy/test_spending.py "
+        "tests/methods/test_dp_fedsgd.py",
+        [
+            (
+                "half of what a run may cost is reserved",
+                "dict.fromkeys(VIEWS, float(plan.budgets[number]))",
+                "dict.fromkeys(VIEWS, float(plan.budgets[number]) / 2)",
+            ),
+            (
+                "half of what sums with shared noise may cost is reserved",
+                "integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta)",
+                "integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta) / 2",
+            ),
         ],
     ),
     (
@@ -564,6 +574,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("a roster is no rule", "exclude=unset), members]", "exclude=unset)]"),
             ("settings that name code", "if strange:", "if False:"),
             ("a trusted server", "if not experiment.active_server and not", "if False and not"),
+            ("thresholds beyond the rules", "self._check_bounds(cover.bounds)", "pass"),
+            ("thresholds of records beyond the rules", "self._check_bounds(taken.rows)", "pass"),
+            ("thresholds below the rules", "(bounds >= low) & (bounds <= high)", "(bounds <= high)"),
+            ("thresholds above the rules", "(bounds >= low) & (bounds <= high)", "(bounds >= low)"),
             ("numbers that are not finite", "check_finite(public.message)", "pass"),
             ("what one alone is told", "if isinstance(value, Each):", "if False:"),
             (
@@ -645,7 +659,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
             ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
-            ("keys that travel do not decide", "include=set(CARRIED)) | {", "include={*CARRIED} - {'seed'}) | {"),
+            ("keys that travel do not decide", "include=PLAIN) | {", "include=PLAIN - {'seed'}) | {"),
             (
                 "a site's noise is for the declared records",
                 "sizes, budgets, needs = np.array([records])",
@@ -673,7 +687,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("what a method discloses", "*not_covered_before(experiment, method)]", "]"),
             ("what was read from records", "[*facts.disclosed, *", "[*"),
             ("caveats and weak deltas are not told", "            *notes,\n", ""),
-            ("a network that drowns", "notes=costs.notes + drowned", "notes=costs.notes"),
+            ("a network that drowns", "*costs.notes, *drowned]", "*costs.notes]"),
             ("personal layers that there are not", "    check_head(method, network.learner.layout)\n", ""),
             ("a network that mixes records", "network.learner.keeper(network.shape)", "pass"),
             (
@@ -758,7 +772,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("apart: rounding is forgotten", "rounding(self.most + 8, self.gradients)", "0"),
             ("apart: norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
-            ("apart: NaN spoils the sum", "torch.where(weight.unsqueeze(1) > 0, part, 0.0)", "part"),
+            ("apart: NaN spoils the sum", "torch.where(weight.unsqueeze(1) != 0, part, 0.0)", "part"),
             (
                 "apart: one dropout for all",
                 'in_dims=(None, 0, 0), randomness="different"',
@@ -819,6 +833,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("no clipping", ".clamp(max=1)", ".clamp(min=1, max=1)"),
             ("clipping too little by 1e-4", "(1 - 2**-23)", "(1 + 1e-4)"),
             ("the largest threshold for all layers", "clip.double() *", "clip.double().max() *"),
+            ("records without a length count", "counts = factors >= MIN_FACTOR", "counts = ~(factors < MIN_FACTOR)"),
+            (
+                "the finite parts of a record count alone",
+                "counts &= torch.isfinite(known).all(dim=-1, keepdim=True)",
+                "counts &= torch.isfinite(known)",
+            ),
         ],
     ),
     (
@@ -854,13 +874,23 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("no clipping", "threshold / norms * (1 - 2**-22)", "torch.ones_like(norms)"),
             ("no clipping of short rows' neighbours", "> threshold).any():", "> threshold).all():"),
+            ("normalised: nothing is scaled up", ".clamp(min=1.0)\n", ".clamp(min=1.0, max=1.0)\n"),
+            ("normalised: zeros are divided by", "torch.where(norms > SHORTEST, far, 1.0)", "thresholds / norms"),
+            (
+                "normalised: all parts by the first one's factor",
+                "if len(sizes) > 1 else factors",
+                "if False else factors[:, :1]",
+            ),
             ("clipping to twice the threshold", "threshold / norms *", "2 * threshold / norms *"),
             ("clipping that rounds above", "(1 - 2**-22)", "(1 + 2**-20)"),
             ("numbers are not held", ".clamp(-half, half)", ".clamp(-1e9, 1e9)"),
             ("numbers are not centred", "rows.double() - (low + high) / 2", "rows.double()"),
             ("numbers are centred in float32", "rows.double() -", "rows -"),
             ("any range will do", "MIN_BOUND <= high - low <= MAX_BOUND", "True"),
-            ("any threshold will do", "(thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)", "(thresholds > 0)"),
+            ("any threshold will do", "MIN_BOUND <= threshold <= MAX_BOUND", "threshold > 0"),
+            ("what is not finite is not looked for", "if math.isfinite(float(rows.sum())):", "if True:"),
+            ("one noise for all releases of a width", "once(width, (allowance, release)", "once(width, (allowance,)"),
+            ("one noise for all widths", "once(width, (allowance, release)", 'once("any", (allowance, release)'),
         ],
     ),
     (
@@ -896,6 +926,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "and int(sizes.sum()) != self.width(public):",
             ),
             ("nothing is left out", "rows * self._mask(public).to(rows)", "rows"),
+            (
+                "normalised: scaled up and not clipped",
+                "return Bounded(shorten_parts(kept, norms, thresholds, sizes), rejected)",
+                "return Bounded(kept if self.normalised else shorten_parts(kept, norms, thresholds, sizes), rejected)",
+            ),
+            (
+                "normalised: clipped by lengths from before",
+                "norms = part_lengths(kept, sizes)  # of the rounded",
+                "pass  # of the rounded",
+            ),
+            ("normalised: as long as it was", "if self.normalised:\n", "if False:\n"),
             ("no threshold is looked at", "check_thresholds(thresholds, self.describe())", "pass"),
             ("no range is looked at", "check_range(self, self.low, self.high)", "pass"),
             (
@@ -1022,7 +1063,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_unit.py tests/report/test_neighbours.py",
         [
             ("delta hides records among clients", "return records if self.record_level else clients", "return clients"),
-            ("rows are not told from persons", "[rows_words(figures or {})] if self.record_level else []", "[]"),
+            (
+                "rows are not told from persons",
+                "[rows_words(figures or {}, observer)] if self.record_level else []",
+                "[]",
+            ),
+            ("one observer's figures for all", 'f" for the {observer}" if observer else ""', '""'),
             ("documents do not tell rows from persons", "if unit.record_level else found", "if False else found"),
         ],
     ),
@@ -1114,7 +1160,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/federation/test_failing_steps.py tests/deploy/test_failing_sites.py tests/privacy/test_gradients.py "
         "tests/test_contract.py",
         [
-            ("records: NaN spoils the sum", "chosen[known]", "chosen"),
+            ("records: NaN spoils the sum", "book.blank(~torch.isfinite(norms).all(dim=1))", "pass"),
             (
                 "apart: validation records are judged as a batch",
                 "self.__keeper.logits(flat, x)",
@@ -1374,8 +1420,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "stacks: records that are not finite count",
-                "known = torch.isfinite(norms[client]).all(dim=1) &",
-                "known = (norms[client] > -1).all(dim=1) &",
+                "known = torch.isfinite(norms[client]).all(dim=1)\n",
+                "known = (norms[client] > -1).all(dim=1)\n",
+            ),
+            (
+                "stacks: what is not finite leaves",
+                "if math.isfinite(float(totals.sum())):",
+                "if True:",
+            ),
+            (
+                "stacks: records that were not drawn come back",
+                "known if counts is None else known & (counts[client] > 0)",
+                "known",
             ),
             ("stacks: one gradient for all clients", 'if not torch.equal(place, self.figures["place"]):', "if False:"),
         ],
@@ -1384,13 +1440,22 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "learning/stacked.py",
         "tests/privacy/test_clipping.py",
         [
-            ("stacks: the bias is forgotten", "(1 if layer.bias else 0)", "0"),
+            ("stacks: the bias is forgotten", "(1 if bias else 0)", "0"),
+            (
+                "stacks: the largest slope is the length",
+                "square_().sum(dim=2).sqrt_()",
+                "square_().amax(dim=2).sqrt_()",
+            ),
             (
                 "stacks: rounding is forgotten",
                 "* self._growth()",
                 "",
             ),
-            ("stacks: huge records are believed", "torch.where(reach <= LARGEST**2, reach, torch.inf)", "reach"),
+            (
+                "stacks: huge records are believed",
+                "torch.where(squared <= LARGEST_NORM**2, squared, torch.inf)",
+                "squared",
+            ),
         ],
     ),
     (
@@ -1536,7 +1601,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "exposed = False",
             ),
             ("runs: a lost journal has one attempt", "_repeated(plan, 1 + row.given_up)", "plan"),
-            ("runs: a plan counts one matrix", "((1.0, (matrix,) * 3, needs.matrices),)", "((1.0, (matrix,) * 3, 1),)"),
+            (
+                "runs: a plan counts one matrix",
+                "same_for_all(matrix), needs.matrices),)",
+                "same_for_all(matrix), 1),)",
+            ),
         ],
     ),
     (
@@ -1642,6 +1711,65 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "parts/thresholds.py",
+        "tests/parts/test_normalised_updates.py",
+        [
+            ("normalised: declared as clipped", "at=at, normalised=True)", "at=at)"),
+            ("normalised: the length never shrinks", 'if self.decay == "linear" else 1.0', "if False else 1.0"),
+            ("normalised: a length of zero at the end", "max(rounds - done, 1) / rounds", "(rounds - done) / rounds"),
+            ("normalised: shrinks from where it is", 'state["first"] * left', 'state["clip"] * left'),
+        ],
+    ),
+    (
+        "features/extractor.py",
+        "tests/features/test_extractors.py tests/features/test_runs.py",
+        [
+            ("features: any weights at a site", "        if content is None:\n", "        if False:\n"),
+            ("features: other weights are taken", "if choice.digest not in (None, found):", "if False:"),
+            ("features: records may be mixed", "    if mixed:\n", "    if False:\n"),
+            ("features: extractors may draw", "    if not same:\n", "    if False:\n"),
+            ("features: extractors may remember", "    if changed is not None:\n", "    if False:\n"),
+            ("features: in training mode", "module.eval().requires_grad_(False)", "module.requires_grad_(False)"),
+            (
+                "features: the digest leaves out weights",
+                "for name, tensor in sorted(tensors.items()):",
+                "for name, tensor in ():",
+            ),
+            ("features: clients' own records are public", "if shared > FEW * min(", "if shared > 1e9 * min("),
+            ("features: shared records are not told", "    if not shared:\n", "    if True:\n"),
+            ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),
+            ("features: nobody asks what weights were trained on", "if choice.trained_on is None:", "if False:"),
+        ],
+    ),
+    (
+        "deploy/site/rules.py",
+        "tests/deploy/test_rules.py tests/features/test_runs.py",
+        [
+            ("features: settings name code", "or name.startswith(FEATURES)", ""),
+            ("features: any extractor at a site", 'if given["extractor"] not in allowed:', "if False:"),
+            ("features: a server names files", 'if given.get("weights") is not None or', "if"),
+        ],
+    ),
+    (
+        "deploy/terms.py",
+        "tests/features/test_runs.py",
+        [("features that travel do not decide", "| _features(experiment)\n\n", "\n\n")],
+    ),
+    (
+        "features/cache.py",
+        "tests/features/test_cache.py",
+        [
+            ("features: damaged files are read", "or file.read(DIGEST) != digest.digest()", "or False"),
+            (
+                "features: half a file under its name",
+                "unfinished.replace(path)",
+                "path.write_bytes(unfinished.read_bytes())",
+            ),
+            ("features: nobody waits", "fcntl.flock(file, fcntl.LOCK_EX)", "pass"),
+            ("features: the file is changed", 'mode="c"', 'mode="r+"'),
+        ],
+    ),
+    (
         "parts/averaging.py",
         "tests/parts/test_averaging.py",
         [("averages: all rounds count alike", "(LATER + 1) / (LATER + number)", "1 / number")],
@@ -1696,7 +1824,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "squares + (1 - self.beta2) * square",
             ),
             ("one state for all models", "{name: rows[row] for", "{name: rows[0] for"),
-            ("all models but the one move", "_replaced(models, row, moved)", "_replaced(models, 0, moved)"),
+            ("all models but the one move", "_with_row(models, row, moved)", "_with_row(models, 0, moved)"),
         ],
     ),
     (
@@ -1724,8 +1852,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "parts/blending.py",
-        "tests/parts/test_blending.py tests/federation/test_blend.py",
-        [("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]")],
+        "tests/parts/test_blending.py tests/federation/test_blend.py tests/federation/test_recalibrate.py",
+        [
+            ("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]"),
+            ("recalibrate: noise asks for more records", "1 / ENOUGH + DOUBT", "1 / ENOUGH - DOUBT"),
+            (
+                "recalibrate: noise on clients drowns as much",
+                "DOUBT * TRUSTED[unit]",
+                "DOUBT * TRUSTED[Unit.RECORD]",
+            ),
+            ("recalibrate: one label is worth all", "* count / (count - 1)", "+ len(groups)"),
+        ],
     ),
     (
         "tasks/recalibration.py",
@@ -1752,14 +1889,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "recalibrate: few records make a mean",
-                "enough = len(targets) >= ENOUGH * (math.prod(self._clients.data.shape) + 1)",
-                "enough = len(targets) >= ENOUGH * math.prod(self._clients.data.shape)",
+                "features = math.prod(clients.data.shape) + 1",
+                "features = math.prod(clients.data.shape)",
             ),
             (
-                "recalibrate: enough records are not enough",
-                "enough = len(targets) >= ENOUGH",
-                "enough = len(targets) > ENOUGH",
+                "recalibrate: records of common labels count alike",
+                "records = effective_records(self._task.group(targets.numpy()), len(self._task.groups))",
+                "records = len(targets)",
             ),
+            ("recalibrate: noise changes nothing", '"feasible": feasible,', '"feasible": math.inf,'),
             ("recalibrate: nobody takes the mean", "if enough and alone is not None", "if False and alone is not None"),
             ("recalibrate: a local model that overflowed is mixed", "if enough and alone is not None", "if enough"),
             (
@@ -2311,6 +2449,19 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("own code: attempts have one number", "return question + (before << ATTEMPT_SHIFT)", "return question"),
             ("nothing is charged", "self.spent[:, clients] += costs", "self.spent[:, clients] += 0.0"),
+            ("what whole clients pay is passed over", "if costs.any():", "if False:"),
+            ("clients cost nothing", "if not sensitivity.any():", "if True:"),
+            ("one client stands for all", "found.setdefault(key, client)", "found.setdefault((), client)"),
+            (
+                "clients differ in what records went through, but are taken for alike",
+                "tuple(pool[client].items()) if client in pool else ()",
+                "()",
+            ),
+            (
+                "clients differ in what they paid, but are taken for alike",
+                "map(tuple, spent[:, paying].T.tolist())",
+                "[()] * len(paying)",
+            ),
             (
                 "only the first release is charged",
                 "for name, release in releases.items()",
@@ -2619,7 +2770,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found = len(value)",
             ),
             ("outlet: arrays of objects are not looked into", "self._each(value.flat, depth)", "None"),
-            ("outlet: views are not looked into", "(value, np.ndarray | memoryview)", "(value, np.ndarray)"),
+            ("outlet: views are not looked into", "(value, (np.ndarray, memoryview))", "(value, np.ndarray)"),
             ("outlet: what tensors hold is not looked at", "value._version, held, grad", "value._version, grad"),
             ("outlet: what torch counts is not looked at", "0 if value.is_inference() else value._version", "0"),
             ("outlet: gradients may be left", "self.at(value.grad, depth) if value.is_leaf", "None if value.is_leaf"),
@@ -2746,6 +2897,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/auditing/test_cheats.py tests/auditing/test_false_claims.py",
         [
             (
+                "the same records again",
+                "prepared if change is None else replace(prepared, data=change(prepared.data))",
+                "prepared",
+            ),
+            (
                 "whom the script asks is not compared",
                 "!= (name, [int(one) for one in who])",
                 "!= (name, list(asked.question.clients))",
@@ -2819,7 +2975,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "auditing/recorded_run.py",
         "tests/auditing/test_false_claims.py",
-        [],
+        [("an audited run ends where it was stopped", "replace(ended_at, over=False)", "ended_at")],
     ),
     (
         "federation/transcript.py",
@@ -3021,14 +3177,19 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_sums.py",
         [
             (
+                "sums: rounded to float32 before noise",
+                "return Release.unbounded(self, rows, public)",
+                "return Release.unbounded(self, rows.float(), public)",
+            ),
+            (
                 "sums: single messages may be read",
                 'raise ReleaseError(\n            f"{self.describe()}: a method may read',
                 'return []\n        raise ReleaseError(\n            f"{self.describe()}: a method may read',
             ),
             (
                 "sums: noise on the mean is that of one message",
-                "float(deviations[0, 0]) * math.sqrt(clients)",
-                "float(deviations[0, 0])",
+                "float(deviations) * math.sqrt(clients)",
+                "float(deviations)",
             ),
             (
                 "sums: half the noise of gradients",
@@ -3042,13 +3203,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: gradients are charged for less noise than there is",
-                "float(plan.sampling[client]), shared.of_message(self.share), 1)",
-                "float(plan.sampling[client]), 2 * shared.of_message(self.share), 1)",
+                "multiplier = shared.of_message(self.share)",
+                "multiplier = 2 * shared.of_message(self.share)",
             ),
             (
                 "sums: everybody is charged the declared rate",
-                "(float(plan.sampling[client]), shared",
-                "(self.rate / 2, shared",
+                "[(rate, multiplier, 1) for rate in plan",
+                "[(self.rate / 2, multiplier, 1) for rate in plan",
+            ),
+            (
+                "sums: clients are charged the rates of others",
+                "plan.sampling[list(public.clients)].tolist()",
+                "plan.sampling[: len(public.clients)].tolist()",
             ),
             (
                 "sums: observers are charged alike",
@@ -3076,7 +3242,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("sums: rows of any shape", "if rows.shape != (len(public.clients), self.width(public)):", "if False:"),
             (
                 "sums: divided by the number of clients",
-                "return len(public.clients) / max(allowance.of_records.expected(public.clients), 1e-9)",
+                "return len(public.clients) / max(allowance.of_records.expected_records(public.clients), 1e-9)",
                 "return 1.0",
             ),
             ("sums: records may be drawn or not", '"batch" if self.drawn else "records")', "value.form)"),
@@ -3171,7 +3337,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "self._source.coins(records, self.rate, *self._purpose, 0)",
                 "self._source.coins(records, self.rate, self._purpose[0], 0)",
             ),
-            ("batches: everybody is in them", "if self.rate == 1:", "if True:"),
+            ("batches: everybody is in them", "return self.rate == 1", "return True"),
             (
                 "sealed: of any question",
                 "            check_asked(value, name, (question, tuple(public.clients)))\n",
@@ -3201,18 +3367,28 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: all records are in them",
-                "total = self._clipped_sum(flat, self._chosen(flat), weights)",
-                "total = self._clipped_sum(flat, torch.arange(len(self.__y)), weights)",
+                "for some in self._chosen(flat).split(",
+                "for some in torch.arange(len(self.__y)).split(",
             ),
             (
                 "sums: weights are forgotten",
-                "total = self._clipped_sum(flat, self._chosen(flat), weights)",
-                "total = self._clipped_sum(flat, self._chosen(flat))",
+                "total += self._clipped_sum(flat, some, weights)",
+                "total += self._clipped_sum(flat, some)",
+            ),
+            (
+                "sums: many records are added up in float32",
+                "torch.zeros_like(flat, dtype=torch.float64)",
+                "torch.zeros_like(flat)",
+            ),
+            (
+                "sums: stacked ones are added up in float32",
+                "Sealed(totals.double(),",
+                "Sealed(totals.float().double(),",
             ),
             ("sums: any weights", "            check_weights(weights, len(self._task.groups))", "            pass"),
             (
                 "sums: any weights of stacked clients",
-                "            check_weights(weights, len(self.__task.groups))",
+                "            check_weights(weights, len(self.__task.groups), len(self.__sizes))",
                 "            pass",
             ),
             (
@@ -3233,18 +3409,33 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: weights of other records",
-                "mine = of_records[begin : begin + len(norms)]",
-                "mine = of_records[: len(norms)]",
+                "else of_records[begin : begin + len(norms)]",
+                "else of_records[: len(norms)]",
             ),
             (
                 "sums: weights where records are not finite",
-                "return self._sum(flat, chosen[known], weights)",
-                "return self._sum(flat, chosen[known])",
+                "return self._sum(flat, chosen, weights, spoiled=True)",
+                "return self._sum(flat, chosen, spoiled=True)",
+            ),
+            (
+                "sums: a record that overflows has dropout drawn anew",
+                "_restore_random_state(flat.device, begun)",
+                "pass",
             ),
             (
                 "sums: stacked clients share coins",
-                "row[:count] = batch.coins(count)",
-                "row[:count] = self.__batches[0].coins(count)",
+                "[batch.coins(count) for count",
+                "[self.__batches[0].coins(count) for count",
+            ),
+            (
+                "sums: padding counts in stacks",
+                "if min(self.__sizes) == self.__x.shape[1] and all(",
+                "if all(",
+            ),
+            (
+                "sums: who is not drawn counts in stacks",
+                "and all(batch.whole for batch in self.__batches)",
+                "and any(batch.whole for batch in self.__batches)",
             ),
             ("sums: stacked gradients are not normalised", "batches[0].normalised", "False"),
             ("sums: stacked weights are forgotten", "weights.gather(1, _groups(self.__task, y))", "None"),
@@ -3278,7 +3469,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "factors",
             ),
             ("sums: infinite weights", "bool((weights.abs() <= MAX_WEIGHT).all())", "True"),
-            ("sums: too few weights", "weights.shape[-1:] != (groups,) or", "False or"),
+            ("sums: too few weights", "weights.shape != shape or", "False or"),
+            ("sums: weights of weights", "weights.shape != shape or", "weights.shape[-1:] != (groups,) or"),
         ],
     ),
     (
@@ -3302,23 +3494,28 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: the server meets the outsider's noise",
-                "(multiplier * noise[place if len(noise) > 1 else 0]).tolist()",
-                "(multiplier * noise[0][[0, 0, 0]]).tolist()",
+                "(histories[:, 1:2] * noise).tolist()",
+                "(histories[:, 1:2] * noise[:, [0, 0, 0]]).tolist()",
             ),
             (
                 "sums: everybody meets one message's noise",
-                "(multiplier * noise[place if len(noise) > 1 else 0]).tolist()",
-                "(multiplier * np.ones(3)).tolist()",
+                "(histories[:, 1:2] * noise).tolist()",
+                "(histories[:, 1:2] * np.ones((1, 3))).tolist()",
+            ),
+            (
+                "sums: owners meet the first one's noise",
+                "(histories[:, 1:2] * noise).tolist()",
+                "(histories[:1, 1:2] * np.ones_like(histories[:, 1:2]) * noise).tolist()",
             ),
             (
                 "sums: every observer sees the outsider's recipe",
-                "own = [tuple((rate, met[place], count)",
-                "own = [tuple((rate, met[0], count)",
+                "return tuple((rate, met[place], count) for rate, met, count in recipe)",
+                "return tuple((rate, met[0], count) for rate, met, count in recipe)",
             ),
             (
                 "sums: recipes of the outsider are stored",
-                "found.add((*whole, *((*kind, count) for kind, count in sorted(pool.items()))))",
-                "found.add((*whole, *((rate, (met[0],) * 3, count) for (rate, met), count in sorted(pool.items()))))",
+                "found.add((*whole, *pool))",
+                "found.add((*whole, *((rate, (met[0],) * 3, count) for rate, met, count in pool)))",
             ),
             (
                 "sums: replaced records are emptied ones",
@@ -3398,8 +3595,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "sums: runs cost the server what they cost the outsider",
-                "return tuple((rate, met[place], count) for rate, met, count in _seen(stored))",
-                "return tuple((rate, met[0], count) for rate, met, count in _seen(stored))",
+                "return seen_by(view, _read_recipe(stored))",
+                'return seen_by("outsider", _read_recipe(stored))',
             ),
             ("sums: stored for the outsider", "*(met[:1] if len(set(met)) == 1 else met), count]", "*met[:1], count]"),
             ("sums: a plan of one message", "[client] * costs.schedule.cohort", "[client]"),
@@ -3418,6 +3615,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/methods/test_dp_fedsgd.py tests/test_battery.py",
         [
             ("sums: values of another question pass", "asked = (question.number, (client,))", "asked = None"),
+            (
+                "stacks: the records of those who were stacked first",
+                "found = self._records.get(clients)",
+                "found = next(iter(self._records.values()), None)",
+            ),
             (
                 "sums: gradients are never normalised",
                 "clip.reshape(1, 1), release.normalised)",
@@ -3445,6 +3647,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "return min(largest, walk / (noise * math.sqrt(fed.schedule.rounds))) if noise else largest",
                 "return largest",
             ),
+            ("dp-fedsgd: a linear model begins at random", '("zero" if is_linear(fed) else "network")', '"network"'),
+            ("dp-fedsgd: all begin with zeros", 'self.start or ("zero" if is_linear(fed) else "network")', '"zero"'),
             ("dp-fedsgd: up the hill", '-got.mean("gradient")', 'got.mean("gradient")'),
             (
                 "dp-fedsgd: the tail begins too early",
@@ -3482,55 +3686,25 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
 MUTANTS = [Mutant(*one[:1], file, *one[1:], tests) for file, tests, ones in BY_FILE for one in ones]
 
 
-def killed(mutant: Mutant) -> bool:
-    """Whether the tests fail on a copy of the project with one replacement."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "project"
-        ignored = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__")
-        shutil.copytree(ROOT, copy, ignore=ignored)
-        target = copy / "sordino" / mutant.file
-        target.write_text(target.read_text().replace(mutant.before, mutant.after, 1))
-        return any(_tests_fail(copy, tests.split()) for tests in (mutant.tests, *LATER))
-
-
-def _tests_fail(copy: Path, tests: list[str]) -> bool:
-    """Whether some of the tests of a copy of the project fail, in a fork of this process."""
-    process = multiprocessing.get_context("fork").Process(target=_tested, args=(copy, tests))
-    process.start()
-    process.join()
-    return process.exitcode == pytest.ExitCode.TESTS_FAILED
-
-
-def _tested(copy: Path, tests: list[str]) -> None:
-    """Run tests of a copy of the project in this process, which ends with their exit code."""
-    os.chdir(copy)
-    sys.path[:0] = [str(copy)]
-    os.environ["PYTHONPATH"] = str(copy)
-    silence = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(silence, stream)
-    torch.set_num_threads(1)
-    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
-
-
 def main() -> None:
     """Try each mutant and tell which survived."""
-    words = sys.argv[1:]
-    chosen = [one for one in MUTANTS if not words or any(word in one.name or word in one.file for word in words)]
+    parser = argparse.ArgumentParser(description="Break the code on purpose and see that the tests notice.")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="try mutants whose name or file has one of these")
+    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run of the same sources")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants that are tried at once")
+    given = parser.parse_args()
+    chosen = [one for one in MUTANTS if not given.words or any(word in one.key for word in given.words)]
     for one in chosen:
         if one.before not in (ROOT / "sordino" / one.file).read_text():
             sys.exit(f"{one.name}: {one.file} no longer holds {one.before!r}; bring the mutant up to date.")
-    for heavy in HEAVY:  # once, and not in each of a hundred forks
+    for heavy in HEAVY:
         importlib.import_module(heavy)
-    begin, survivors = time.monotonic(), []
-    with ThreadPoolExecutor(2) as pool:
-        for one, caught in zip(chosen, pool.map(killed, chosen), strict=True):
-            print(f"{'caught  ' if caught else 'SURVIVED'}  {one.file}: {one.name}", flush=True)
-            if not caught:
-                survivors.append(one.name)
-    minutes = (time.monotonic() - begin) / 60
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught in {minutes:.0f} minutes")
-    sys.exit(1 if survivors else 0)
+    runner = Runner(ROOT, ROOT / "tests/killers.json", ROOT / "build/mutants.json", LATER, jobs=given.jobs)
+    try:
+        found = runner.run(chosen, MUTANTS, given.resume)
+    except KeyboardInterrupt:
+        sys.exit("Interrupted; --resume goes on from here.")
+    sys.exit(0 if all(verdict == CAUGHT for verdict in found.values()) else 1)
 
 
 if __name__ == "__main__":

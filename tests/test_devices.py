@@ -225,6 +225,8 @@ def test_a_run_elsewhere_is_the_run_here(case: dict[str, Any], tmp_path: Path, r
     assert there == here
     # Single records are scaled down a little more there: other devices are granted shorter factors in products.
     near = 5e-4 if find(case["method"]).unit == "record" else 1e-5
+    if case["method"] == "dp-fedsgd":
+        near = 5e-3  # its server takes steps of up to 8 along such sums
     if (case["method"], case.get("variant")) == ("dp-scaffold", "paper"):
         near = 5e-2  # its thresholds are medians of such norms, and its variates repeat their differences
     for name in models_here.keys() - {"metrics", "metrics_known"}:

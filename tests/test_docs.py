@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 from helpers import command
+from safetensors.torch import save_file
 
 import sordino.cli
 from sordino.methods import names
@@ -117,6 +118,18 @@ def test_the_own_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     quick = ("--clients=8", "--rounds=2", "--workers=1", "--method=dp-fedavg", "--personal=own")
     outcome = command("run", "--model", "my_networks:Small", "--set", "model.width=8", *quick, "--json")
     assert outcome.code == 0, outcome
+
+
+def test_the_own_backbone_gives_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "backbone.py").write_text("\n".join(blocks(DOCS / "features.md", "python")))
+    (experiment,) = [text for text in blocks(DOCS / "features.md", "toml") if "backbone.py" in text]
+    (tmp_path / "experiment.toml").write_text(experiment)
+    module = runpy.run_path(str(tmp_path / "backbone.py"))["factory"]((1, 8, 8))
+    save_file(module.state_dict(), tmp_path / "backbone.safetensors")
+    monkeypatch.chdir(tmp_path)
+    outcome = command("run", "experiment.toml", "--workers=1", "--personal=own", "--json")
+    assert outcome.code == 0, outcome
+    assert '"features": "backbone:factory' in outcome.out
 
 
 def test_what_an_epsilon_means_is_computed() -> None:

@@ -23,7 +23,7 @@ LAYERS = (
     "methods",
     "federation",
     "simulator",
-    "terms experiment store study planning trained assembly",
+    "terms experiment features store study planning trained assembly",
     "testing deploy",
     "auditing flower",
     "report",
@@ -87,7 +87,13 @@ def test_a_library_has_one_importer(library: str, importers: set[str]) -> None:
 
 CALLED = {"absl": "absl-py", "dp_accounting": "dp-accounting", "sklearn": "scikit-learn"}
 """Distributions that are not called as what is imported of them."""
-OTHERS = {"httpx": "flwr", "starlette": "flwr", "IPython": "a notebook", "pandas": "a user who wants its tables"}
+OTHERS = {
+    "anyio": "flwr",
+    "httpx": "flwr",
+    "starlette": "flwr",
+    "IPython": "a notebook",
+    "pandas": "a user who wants its tables",
+}
 """What is imported and not declared, and who brings it."""
 
 

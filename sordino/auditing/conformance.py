@@ -21,7 +21,6 @@ from sordino.auditing.findings import FLOAT32_SLACK, RISK, Finding
 from sordino.auditing.recorded_run import Recorded
 from sordino.auditing.recorder import RecordedRelease
 from sordino.auditing.replay import ReplayPool
-from sordino.auditing.worlds import sends_sums
 from sordino.privacy.ledger import Row
 from sordino.privacy.views import VIEWS
 
@@ -167,8 +166,8 @@ def findings(runs: Sequence[Recorded], replays: ReplayPool) -> list[Finding]:
     """Findings on several runs of one experiment: everything that does not conform. The first run is replayed."""
     found: list[Finding] = []
     checks: list[Check] = [variances, independence, _norms, _bare_entries, _coins, _charges, _sizes]
-    if sends_sums(runs[0].method):
-        checks += [sum_conformance.shared_noise, sum_conformance.prices]
+    if runs[0].method.sends_sums():
+        checks += [sum_conformance.shares, sum_conformance.prices]
         checks += [sum_conformance.coins, sum_conformance.contributions]
     else:
         checks.append(record_canaries.mixing)

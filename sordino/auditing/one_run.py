@@ -29,7 +29,6 @@ from sordino.auditing.client_canaries import EXCESS_LENGTH, entrywise
 from sordino.auditing.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.auditing.recorded_run import Recorded, record
 from sordino.auditing.sum_conformance import unknown_to
-from sordino.auditing.worlds import sends_sums
 from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
@@ -150,7 +149,7 @@ def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[l
 
     Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
     """
-    if sends_sums(first.method):
+    if first.method.sends_sums():
         return _of_sums(first, number, risk)
     if first.method.unit.record_level:
         return _of_records(first.prepared, record_canaries.target_of(first), number, risk)
@@ -318,7 +317,7 @@ def _of_sums(first: Recorded, number: int, risk: float) -> tuple[list[Attack], l
     """Canary records at several clients, looked for in sums over all clients' records as each observer sees them: less
     the messages that it knows."""
     prepared, random = first.prepared, np.random.default_rng([number, first.prepared.experiment.seed])
-    spent = first.ledger.record_epsilons(prepared.allowance.of_records.observer, prepared.budget.delta)
+    spent = first.ledger.record_epsilons(prepared.allowance.observer, prepared.budget.delta)
     hosts = sorted(spent, key=lambda client: (spent[client], len(first.exchanges_of(client))))[-HOSTS:]
     canaries = {host: _draw_canaries(prepared, host, CANARY_RECORDS // len(hosts), random) for host in hosts}
     recorded = record(_with_canaries(prepared, canaries), number)

@@ -73,8 +73,8 @@ class Base:
 
 def target_of(recorded: Recorded) -> int:
     """The client whose records have paid most."""
-    plan = recorded.prepared.allowance.of_records
-    spent = recorded.ledger.record_epsilons(plan.observer, recorded.prepared.budget.delta)
+    prepared = recorded.prepared
+    spent = recorded.ledger.record_epsilons(prepared.allowance.observer, prepared.budget.delta)
     return max(spent, key=lambda client: (spent[client], len(recorded.exchanges_of(client)))) if spent else 0
 
 

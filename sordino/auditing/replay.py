@@ -30,7 +30,7 @@ from torch import Tensor
 from sordino.assembly import assemble
 from sordino.auditing.recorded_run import Recorded, simulate_alone
 from sordino.auditing.recorder import RecordedRelease, noise_on_each, noise_under
-from sordino.auditing.worlds import OTHER_COINS, OTHER_SHARES, WORLDS, worlds_of
+from sordino.auditing.worlds import DRAWN_ANEW, OTHER_SHARES, WORLDS, worlds_of
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
 from sordino.federation.message import digest
@@ -198,23 +198,23 @@ def replay(prepared: Prepared, world: str, recording: Recording) -> dict[str, st
 
 def _source(recorded: Source, world: str) -> Source:
     """Randomness of a world, where coins or noise may be others than the `recorded` ones."""
-    if world not in (OTHER_COINS, OTHER_SHARES):
+    if world not in DRAWN_ANEW:
         return recorded
     assert isinstance(recorded, Seeded)
-    return OtherSource(recorded, replace(recorded, identity=f"{world} than {recorded.identity}"), world)
+    return OtherSource(recorded, replace(recorded, identity=f"{world} than {recorded.identity}"), DRAWN_ANEW[world])
 
 
 @dataclass
 class OtherSource:
-    """Source whose coins, or whose noise, are those of another one."""
+    """Source of which some kinds of draws, such as its coins, are those of another one."""
 
     of: Source
     other: Source
-    world: str
+    others: Sequence[str]
+    """Names of the functions that draw from `other`."""
 
     def __getattr__(self, name: str) -> Any:
-        others = {OTHER_COINS: ("coins",), OTHER_SHARES: ("normals", "rows", "words")}[self.world]
-        return getattr(self.other if name in others else self.of, name)
+        return getattr(self.other if name in self.others else self.of, name)
 
 
 @dataclass
@@ -306,7 +306,7 @@ class ReplayedGate(Gate):
             if rows.shape != before.shape or rows.dtype != before.dtype:
                 self.leaks.tell(LENGTH, f"with {self.leaks.world} {name} has another length")
             elif not self._hidden(releases, name, question, rows, public) and not same_bits(rows.cpu(), before):
-                what = self.leaks.world if self.leaks.world in (OTHER_COINS, OTHER_SHARES) else "records"
+                what = self.leaks.world if self.leaks.world in DRAWN_ANEW else "records"
                 self.leaks.tell(SENT, f"{name} depends on {what}, has no noise, and costs less than infinity")
             values[name] = rows if self.leaks.world == OTHER_SHARES else before.to(rows.device)
         return replace(passed, values=values)

@@ -5,18 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from sordino.auditing import (
-    client_canaries,
-    conformance,
-    one_run,
-    record_canaries,
-    side_channels,
-    sum_canaries,
-)
+from sordino.auditing import client_canaries, conformance, one_run, record_canaries, side_channels, sum_canaries
 from sordino.auditing.findings import SURE, Attack, Report, ViewReport
 from sordino.auditing.recorded_run import Recorded, record
 from sordino.auditing.replay import ReplayPool
-from sordino.auditing.worlds import sends_sums
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import Prepared, prepare
@@ -71,7 +63,7 @@ def audit_prepared(
     if replays is not None:
         tell("tier 0: noise, bounds, sampling and charges")
         half = max(0, prepared.schedule.rounds // 2 - 1)
-        second = record(prepared, number=2, stop_after=half, loses=sends_sums(method))
+        second = record(prepared, number=2, stop_after=half, loses=method.sends_sums())
         report.findings += conformance.findings([first, second], replays)
         replays.close()
     risk = (1 - SURE) / max(1, len({1, 2, 3} & set(tiers)))  # of all attacks together
@@ -92,7 +84,7 @@ def audit_prepared(
 
 def _attack_mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
     """Go through tier 1; the number of trials that were made."""
-    if sends_sums(first.method):
+    if first.method.sends_sums():
         found = sum_canaries.attacks(first, trials, risk=risk)
     elif not first.method.unit.record_level:
         trials = client_canaries.affordable_trials(first, trials)

@@ -26,8 +26,7 @@ from sordino.auditing.client_canaries import EXCESS_LENGTH, QUESTION_STRIDE, Til
 from sordino.auditing.findings import SAID, SURE, Attack, Scores
 from sordino.auditing.record_canaries import CANARIES, CANARY_FEATURE, Base, lower_epsilon, target_of
 from sordino.auditing.recorded_run import Recorded, other_noise
-from sordino.auditing.recorder import RecordedRelease
-from sordino.auditing.sum_conformance import is_record_sum, messages, unknown_to
+from sordino.auditing.sum_conformance import messages, met_multiplier, tossed_rates, unknown_to
 from sordino.federation.transcript import Exchange
 from sordino.learning.network import Learner
 from sordino.learning.per_record import Bookkeeper
@@ -70,12 +69,12 @@ def attacks(recorded: Recorded, trials: int, number: int = 1, risk: float = 1 - 
 def _recipe(recorded: Recorded, target: int, view: View, bases: dict[str, Base], confidence: float) -> Recipe:
     """Recipe that a record of the target went through at least, as an observer sees it."""
     reached = {name: base.reached(confidence) for name, base in bases.items()}
-    rates = {(int(toss.purpose[0]), int(toss.purpose[1])): toss.rate for toss in recorded.source.tosses}
-    sent, found = messages(recorded), Counter[tuple[float, float]]()
+    rates, sent, found = tossed_rates(recorded), messages(recorded), Counter[tuple[float, float]]()
     for exchange in recorded.exchanges_of(target):
         number, drawn = exchange.question.number, 0.0
         for name in (name for name in bases if name in exchange.releases and exchange.sees(name, view)):
-            cost = (reached[name] / _multiplier(recorded, exchange, name, sent[number, name], target, view)) ** 2
+            mine = [sent[number, name][client] for client in _left(recorded, exchange, name, target, view)]
+            cost = (reached[name] / met_multiplier(recorded, exchange, name, mine)) ** 2
             if exchange.releases[name].drawn:
                 drawn += cost
             elif cost:
@@ -83,17 +82,6 @@ def _recipe(recorded: Recorded, target: int, view: View, bases: dict[str, Base],
         if drawn:
             found[rates.get((number, target), 1.0), 1 / math.sqrt(drawn)] += 1
     return tuple((rate, multiplier, count) for (rate, multiplier), count in found.items())
-
-
-def _multiplier(
-    recorded: Recorded, exchange: Exchange, name: str, rows: dict[int, RecordedRelease], target: int, view: View
-) -> float:
-    """Noise of a sum over the bound of one record, as an observer meets it, by the noise that messages really had."""
-    mine = [rows[client] for client in _left(recorded, exchange, name, target, view)]
-    cover = exchange.releases[name].cover(len(mine[0].before), recorded.gate.allowance, exchange.public)
-    assert cover is not None
-    variance = torch.stack([one.deviations for one in mine]).square().sum(dim=0)
-    return math.sqrt(float(variance.min())) / float(cover.bounds.max())
 
 
 def _left(recorded: Recorded, exchange: Exchange, name: str, target: int, view: View) -> list[int]:
@@ -109,7 +97,7 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> Iterato
     for exchange in recorded.exchanges_of(target):
         for name, release in exchange.releases.items():
             cover = release.cover(exchange.answer.values[name].shape[1], gate.allowance, exchange.public)
-            if name in attacked or not is_record_sum(release) or cover is None or not float(cover.deviations.min()):
+            if name in attacked or not release.sums_records or cover is None or not float(cover.deviations.min()):
                 continue
             attacked.add(name)
             shots = _Shots(recorded, gate, exchange, name, target)
@@ -167,15 +155,16 @@ class _Shots:
         for batch in range(math.ceil(trials / CANARIES)):
             there = torch.from_numpy(random.permutation(CANARIES) < CANARIES // 2)
             x, question = (long * torch.eye(CANARIES))[there], QUESTION_STRIDE + batch
-            messages = torch.zeros(len(clients), learner.layout.size)
-            messages[self.place] = self._gradients(gate, question, clip, x, learner)
-            sealed = Sealed(messages, "training", "sum of gradients", "sum")
+            totals = torch.zeros(len(clients), learner.layout.size)  # what others send is known, and subtracted
+            totals[self.place] = self._gradients(gate, question, clip, x, learner)
+            sealed = Sealed(totals, "training", "sum of gradients", "sum")
             rows = gate.passes({self.name: self.release}, {self.name: sealed}, question, public).values[self.name]
             for view, values in self._observe(gate, self.release, rows, public).items():
                 columns = values[: 2 * CANARIES].reshape(2, CANARIES)
                 score = ((columns[1] - columns[0]) / math.sqrt(2)).numpy()
                 found.setdefault(view, []).append((score[there.numpy()], score[~there.numpy()]))
-        return {view: (_joined(parts, 0), _joined(parts, 1)) for view, parts in found.items()}
+        joined = {view: [np.concatenate(side) for side in zip(*parts, strict=True)] for view, parts in found.items()}
+        return {view: (inside, outside) for view, (inside, outside) in joined.items()}
 
     def _gradients(self, gate: Gate, question: int, clip: Tensor, x: Tensor, learner: Learner) -> Tensor:
         """The target's sum at a network of zeros, taken as the run takes it."""
@@ -221,7 +210,3 @@ class _Shots:
                 alone = read[self.place] if left == [self.target] else total - read[known].sum(dim=0)
                 found[view] = alone / (math.sqrt(len(left)) * float(cover.deviations.min()))
         return found
-
-
-def _joined(parts: list[tuple[np.ndarray, np.ndarray]], side: int) -> np.ndarray:
-    return np.concatenate([part[side] for part in parts])

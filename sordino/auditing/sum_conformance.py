@@ -22,7 +22,6 @@ from sordino.auditing.record_canaries import BATCH, SCALES, VISIBLE, target_of
 from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.auditing.recorder import RecordedRelease, Tosses, Watching
 from sordino.auditing.side_channels import copy_value
-from sordino.auditing.worlds import sends_sums
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.federation.client import Clients
 from sordino.federation.execution import stack_size
@@ -30,7 +29,6 @@ from sordino.federation.transcript import Exchange
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row, split_attempt
 from sordino.privacy.noise import Source
-from sordino.privacy.release import Release
 from sordino.privacy.views import VIEWS, View, known_shares
 from sordino.util.processes import single_threaded
 
@@ -38,13 +36,6 @@ ROUNDING = 1e-6
 """Largest relative excess of a price by rounding."""
 QUIET = 0.1
 """Factor on records whose gradients are to stay below the threshold, so that a weight that depends on them shows."""
-
-
-def is_record_sum(release: Release) -> bool:
-    """Whether a release is a sum over all clients' records whose noise is shared out over their messages."""
-    return release.summed and release.record_level
-
-
 Messages = dict[tuple[int, str], dict[int, RecordedRelease]]
 """Recorded messages by question and release, and by client."""
 
@@ -67,13 +58,34 @@ def unknown_to(view: View, run: Recorded, clients: Sequence[int], target: int) -
     return [target, *others[known_shares(view, len(clients), colluders) :]]
 
 
-def shared_noise(runs: Sequence[Recorded]) -> Iterator[Finding]:
+def tossed_rates(run: Recorded) -> dict[tuple[int, int], float]:
+    """Rate of the coins that were tossed, by question and client."""
+    return {(int(toss.purpose[0]), int(toss.purpose[1])): toss.rate for toss in run.source.tosses}
+
+
+def met_multiplier(run: Recorded, exchange: Exchange, name: str, sent: Sequence[RecordedRelease]) -> float:
+    """Noise multiplier of a sum, by the noise that its messages really had: standard deviation of the entry that has
+    least, over the bound of one record.
+
+    Args:
+        run: the recorded run.
+        exchange: question and answer.
+        name: name of the release.
+        sent: those messages of the sum whose noise an observer cannot subtract.
+    """
+    cover = exchange.releases[name].cover(len(sent[0].before), run.gate.allowance, exchange.public)
+    assert cover is not None
+    variance = torch.stack([one.deviations for one in sent]).square().sum(dim=0)
+    return math.sqrt(float(variance.min())) / float(cover.bounds.max())
+
+
+def shares(runs: Sequence[Recorded]) -> Iterator[Finding]:
     """Find sums whose noise is smaller than that of their messages together: shares that depend on each other."""
     squares: dict[tuple[str, View], list[float]] = {}
     for run in runs:
         sent = messages(run)
         for exchange in run.transcript.exchanges:
-            for name in (name for name, release in exchange.releases.items() if is_record_sum(release)):
+            for name in (name for name, release in exchange.releases.items() if release.sums_records):
                 rows = sent.get((exchange.question.number, name), {})
                 for view in VIEWS[:2] if rows else ():
                     mine = [rows[client] for client in unknown_to(view, run, list(rows), next(iter(rows)))]
@@ -98,15 +110,15 @@ def prices(runs: Sequence[Recorded]) -> Iterator[Finding]:
         for row in run.ledger.rows:
             if row.pool and not row.exposed:
                 rows.setdefault(row.question, {})[row.release] = row
-        rates = {(int(toss.purpose[0]), int(toss.purpose[1])): toss.rate for toss in run.source.tosses}
-        sent = messages(run)
+        rates, sent = tossed_rates(run), messages(run)
         for exchange in run.transcript.exchanges:
             number = exchange.question.number
-            sums = {name: one for name, one in exchange.releases.items() if is_record_sum(one)}
+            sums = {name: one for name, one in exchange.releases.items() if one.sums_records}
             drawn = [name for name, release in sums.items() if release.drawn]
+            charged = rows.get(number, {})
             for group in ([drawn] if drawn else []) + [[name] for name in sums if name not in drawn]:
                 together = {name: sent[number, name] for name in group if (number, name) in sent}
-                paid = [rows.get(number, {})[name] for name in group if name in rows.get(number, {})]
+                paid = [charged[name] for name in group if name in charged]
                 tossed = {client: rates.get((number, client), 1.0) for client in exchange.public.clients}
                 found = _undercharged(run, exchange, together, paid, tossed if group == drawn else {})
                 if found is not None:
@@ -142,10 +154,8 @@ def _undercharged(
             cost = 0.0
             for name, rows in sent.items():
                 mine = [rows[one] for one in unknown_to(view, run, list(rows), client)]
-                variance = float(torch.stack([one.deviations for one in mine]).square().sum(dim=0).min())
-                cover = exchange.releases[name].cover(len(mine[0].before), run.gate.allowance, exchange.public)
-                assert cover is not None
-                cost += float(cover.bounds.max()) ** 2 / variance if variance else math.inf
+                multiplier = met_multiplier(run, exchange, name, mine)
+                cost += 1 / multiplier**2 if multiplier else math.inf
             each = [count / kind[1][place] ** 2 if kind[1][place] else math.inf for kind, count in charges]
             # Gaussians over all records add up; of one draw of coins, each charge would claim the secrecy for itself.
             price = sum(each) if rate == 1 else max(each)
@@ -213,55 +223,56 @@ def contributions(runs: Sequence[Recorded]) -> Iterator[Finding]:
     """Find records that move a sum by more than their bound, change what others contribute, or act when they are not
     drawn."""
     run = runs[0]
-    if not sends_sums(run.method) or not run.method.is_private():
-        return
     target = target_of(run)
     asked: dict[str, list[Exchange]] = {}
     for exchange in run.exchanges_of(target):
-        if any(is_record_sum(release) for release in exchange.releases.values()):
+        if any(release.sums_records for release in exchange.releases.values()):
             asked.setdefault(exchange.question.step, []).append(exchange)
     told = set()
     for exchanges in asked.values():
         for exchange in {id(one): one for one in (exchanges[0], exchanges[-1])}.values():
-            for finding in _of_exchange(run, target, exchange):
-                if finding.sentence.split(":")[0] not in told:
-                    told.add(finding.sentence.split(":")[0])
+            for name, finding in _check_contributions(run, target, exchange):
+                if name not in told:
+                    told.add(name)
                     yield finding
 
 
-def _of_exchange(run: Recorded, target: int, exchange: Exchange) -> Iterator[Finding]:
+def _check_contributions(run: Recorded, target: int, exchange: Exchange) -> Iterator[tuple[str, Finding]]:
+    """Let copies of a client answer one question, and yield a finding on each release that does not conform, by its
+    name."""
     x, y = (part[:BATCH] for part in run.prepared.data.train.part(target))
     last, tests = len(y) - 1, []
     for place, factor in dict.fromkeys([(0, 1.0), (last // 2, 1.0), (last // 2, QUIET), (last, 1.0)]):
-        tests.append(_test(run, factor * x, y, place))
-    sent = _sums(run, target, exchange, [variant for test in tests for variant in test])
-    if sent is None:
-        return  # it draws random numbers
+        tests.append(_variants(run, factor * x, y, place))
+    sent = _sums_before_noise(run, target, exchange, [variant for test in tests for variant in test])
+    if sent is None:  # the step draws random numbers: what one record does cannot be told from them
+        return
+    tosses = float(run.gate.allowance.of_records.sampling[target]) < 1  # with probability one everybody is drawn
     for name, release in exchange.releases.items():
-        if not is_record_sum(release):
+        if not release.sums_records:
             continue
         cover = release.cover(sent[name].shape[1], run.gate.allowance, exchange.public)
         assert cover is not None
         bound = float(cover.bounds.max())
         moved = others = idle = 0.0
         for rest, changed, absent, *canaries in sent[name].unflatten(0, (len(tests), -1)):
-            without = rest if release.drawn else absent
-            idle = max(idle, float((changed - rest).norm()) / bound if release.drawn else 0.0)
+            without = rest if release.drawn and tosses else absent
+            idle = max(idle, float((changed - rest).norm()) / bound if release.drawn and tosses else 0.0)
             for whole, alone in zip(canaries[::2], canaries[1::2], strict=True):
                 moved = max(moved, float((whole - without).norm()) / bound)
                 others = max(others, float((whole - without - alone).norm()) / bound)
         if idle > VISIBLE:
             sentence = f"{name}: a record that is not drawn moves the sum by {idle:.3g} times its bound."
-            yield Finding(0, "not drawn", sentence, refuted=True)
+            yield name, Finding(0, "not drawn", sentence, refuted=True)
         elif moved > 1 + VISIBLE:
             sentence = f"{name}: one record moves the sum by {moved:.3g} times its bound."
-            yield Finding(0, "contribution", sentence, refuted=True)
+            yield name, Finding(0, "contribution", sentence, refuted=True)
         elif others > VISIBLE:
             sentence = f"{name}: one record changes what others contribute by {others:.3g} times its bound."
-            yield Finding(0, "contribution", sentence, refuted=True)
+            yield name, Finding(0, "contribution", sentence, refuted=True)
 
 
-def _test(run: Recorded, x: Tensor, y: Tensor, place: int) -> list[Variant]:
+def _variants(run: Recorded, x: Tensor, y: Tensor, place: int) -> list[Variant]:
     """Variants of a canary at one place: all others drawn; the same, while it says something else; the others without
     it; and for each of its sizes, all drawn, and it alone."""
     everybody, rest = torch.ones(len(y), dtype=torch.bool), torch.arange(len(y)) != place
@@ -277,30 +288,32 @@ def _test(run: Recorded, x: Tensor, y: Tensor, place: int) -> list[Variant]:
     return found
 
 
-def _sums(run: Recorded, target: int, exchange: Exchange, variants: Sequence[Variant]) -> dict[str, Tensor] | None:
+def _sums_before_noise(
+    run: Recorded, target: int, exchange: Exchange, variants: Sequence[Variant]
+) -> dict[str, Tensor] | None:
     """Sums before noise that copies of a client send in answer to a question, by release, one row for each variant;
     None where two equal copies send different ones."""
-    both = [*variants, variants[0]]
+    copies = [*variants, variants[0]]  # the last one shows whether equal copies send the same
     allowance = run.gate.allowance
-    allowance = replace(allowance, records=allowance.of_records.repeated(target, len(both)))
-    source = ForcedCoins(other_noise(run.prepared, 5), [variant.drawn for variant in both])
-    for training in (True, False):
+    allowance = replace(allowance, records=allowance.of_records.repeated(target, len(copies)))
+    source = ForcedCoins(other_noise(run.prepared, 5), [variant.drawn for variant in copies])
+    for training in (True, False):  # a network with dropout draws random numbers only while it trains
         mechanism = Watching(run.mechanism.of)
         prepared = run.prepared
         clients = Clients(
             prepared.method,
             prepared.learner,
-            _copies(prepared.data, target, both),
+            _copies(prepared.data, target, copies),
             Gate(allowance, source, mechanism),
             run.clients.execution,
             prepared.experiment.device,
         )
         clients.learner.module.train(training)
-        _answer(run, clients, target, exchange, len(both))
+        _answer(run, clients, target, exchange, len(copies))
         found: dict[str, dict[int, Tensor]] = {}
         for passage in mechanism.passages:
             found.setdefault(str(passage.purpose[1]), {})[passage.client] = passage.before.double()
-        stacked = {name: torch.stack([rows[copy] for copy in range(len(both))]) for name, rows in found.items()}
+        stacked = {name: torch.stack([rows[copy] for copy in range(len(copies))]) for name, rows in found.items()}
         if all(torch.allclose(rows[0], rows[-1], rtol=1e-3, atol=1e-6) for rows in stacked.values()):
             return {name: rows[:-1] for name, rows in stacked.items()}
     return None

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.method import Method
-from sordino.privacy.release import all_releases
 from sordino.privacy.unit import Unit
 
 EXTREME_VALUE = 1e6
@@ -81,16 +80,13 @@ training record, because clients without any are refused."""
 OTHER_COINS, OTHER_SHARES = "other coins", "other shares of the noise"
 """Worlds of sums over all clients' records, with the recorded records: coins fall otherwise, or the clients' shares of
 the noise are others, while everybody sees the recorded sums."""
-
-
-def sends_sums(method: Method) -> bool:
-    """Whether a method sends sums over all clients' records with shared noise."""
-    return any(release.summed and release.record_level for release in all_releases(method.steps()))
+DRAWN_ANEW = {OTHER_COINS: ("coins",), OTHER_SHARES: ("normals", "rows", "words")}
+"""Functions of a `Source` that draw anew in such a world."""
 
 
 def worlds_of(method: Method) -> list[str]:
     """Worlds in which runs of a method are replayed."""
-    return [*WORLDS[method.unit], *([OTHER_COINS, OTHER_SHARES] if sends_sums(method) else [])]
+    return [*WORLDS[method.unit], *(DRAWN_ANEW if method.sends_sums() else ())]
 
 
 def _swap_records(data: FederatedData) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ REFUTED = 1
 """Exit code where a claim is false."""
 
 
-@taking(*DATA, "model", "method", "variant", *SCHEDULE, "epsilon", *NOISE, "seed", "store", "set")
+@taking(*DATA, "features", "model", "method", "variant", *SCHEDULE, "epsilon", *NOISE, "seed", "store", "set")
 def audit(
     keys: Keys,
     experiment: File = None,

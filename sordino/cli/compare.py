@@ -55,7 +55,7 @@ Picture = Annotated[
 
 
 @taking(
-    *(*DATA, "model", "variant", "privacy", "personal", *SCHEDULE, *NOISE),
+    *(*DATA, "features", "model", "variant", "privacy", "personal", *SCHEDULE, *NOISE),
     *("budget_over_runs", "seed", "workers", "store", "set"),
 )
 def compare(

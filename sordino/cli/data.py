@@ -17,16 +17,13 @@ from sordino.cli.options import (
     Drop,
     Json,
     Keys,
-    ProtectFrom,
     StoreFolder,
     experiment_from,
     parts,
     taking,
 )
-from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES, in_store
+from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES
 
-DEFAULT_COST = 0.5
-"""Epsilon of a normalisation where nothing else is said."""
 MOST_SHARES = 12
 """Most classes whose shares are printed."""
 data_commands = typer.Typer(
@@ -172,18 +169,7 @@ def schema(
 def normalise(
     folder: Annotated[Path, typer.Argument(help="A folder with one CSV or Parquet file per client.")],
     schema: Annotated[Path, typer.Option(help="What its columns are; numbers must have ranges.")],
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="Epsilon that it may cost each record. [default: 0.5, where no --budget is given]"),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(help="Epsilon of normalisation and training together: a share of it is used, and the rest told."),
-    ] = None,
-    share: Annotated[
-        float, typer.Option(help="Share of the budget (of mu^2) that normalisation costs.", show_default=True)
-    ] = 0.1,
-    protect_from: ProtectFrom = None,
+    epsilon: Annotated[float, typer.Option(help="Epsilon that it may cost each record.")] = 0.5,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where the schema with means goes. [default: the same file]")
     ] = None,
@@ -193,47 +179,33 @@ def normalise(
 ) -> None:
     """Private normalisation: release means and deviations of numbers with noise, once, and put them into the schema.
 
-    Clients share the noise, unless it is planned against the server. This is a run in the store; its cost adds to that
-    of later runs on the same people.
+    This is a run in the store; its cost adds to that of later runs on the same people.
     """
     from sordino.data.draft import EXPLANATION, toml
     from sordino.data.schema import Schema
-    from sordino.errors import UserError, check_writable, writing
+    from sordino.errors import check_writable, writing
     from sordino.experiment.private_scaling import normalise as release
     from sordino.privacy.unit import rows_words
     from sordino.report.terminal.results import epsilon_text
     from sordino.util.files import write_whole
 
-    if epsilon is not None and budget is not None:
-        raise UserError("Give either --epsilon, what normalisation costs, or --budget, of which it costs a share.")
     path = output or schema
     given = Schema.read(schema)
     check_writable(path)  # before any budget is spent
-    cost = (DEFAULT_COST if epsilon is None else epsilon, store) if budget is None else (budget, store, share)
-    found = release(folder, given, *cost, seed=seed, protect_from=protect_from)
-    run, observer = found.summary.run, found.summary.protect_from
-    spent = epsilon_text(found.summary.epsilon[observer])
+    found = release(folder, given, epsilon, store, seed=seed)
+    run, spent = found.summary.run, epsilon_text(found.summary.epsilon["server"])
     with writing(path):
         head = [f"What the columns of {folder.name} are.", "", *EXPLANATION]
         write_whole(path, toml(found.schema, head, {}))
     if as_json:
-        told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept, "epsilon_left": found.left}
-        paid = {"epsilon": found.summary.epsilon, "epsilon_rows": found.summary.epsilon_rows}
-        typer.echo(json.dumps({**told_to, "run": run, **paid}))
+        told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
+        cost = {"epsilon": found.summary.epsilon, "epsilon_rows": found.summary.epsilon_rows}
+        typer.echo(json.dumps({**told_to, "run": run, **cost}))
         return
     typer.echo(f"{path}: means and deviations of {', '.join(found.columns) or 'no column'}")
     if found.kept:
         typer.echo(f"Too noisy to use: {', '.join(found.kept)}. These columns keep their ranges.")
-    typer.echo(
-        f"The run {run} cost each record an epsilon of {spent} against the {observer}; later runs on the same people "
-        "add to it."
-    )
-    if found.left is not None:
-        typer.echo(
-            f"Of {budget:g}, {found.left:g} is left: sordino run --data {quote(str(folder))} --schema "
-            f"{quote(str(path))} --epsilon {found.left:g} --budget-over-runs {budget:g}"
-            f"{'' if protect_from is None else f' --protect-from {observer}'}{in_store(store)}"
-        )
+    typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
     typer.echo(rows_words(found.summary.epsilon_rows))
 
 

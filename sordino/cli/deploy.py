@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import Json, Label, StoreOrNone
+from sordino.cli.options import Features, Json, Label, StoreOrNone
 from sordino.cli.run import progress_display, show_result
 from sordino.errors import Stopped, UserError
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -68,6 +68,7 @@ def deploy(
         int | None, typer.Option("--local", help="Number of sites of a trial on this machine.", min=2, max=1000)
     ] = None,
     resume: Resume = None,
+    features: Features = None,
     store: StoreOrNone = None,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +85,9 @@ def deploy(
     from sordino.flower import trial
     from sordino.util.processes import single_threaded
 
-    chosen = None if experiment is None else Experiment.read(experiment, _store_key(store))
+    if resume is not None and features is not None:
+        raise UserError("A trial that is taken up has the features that it was begun with: leave out --features.")
+    chosen = None if experiment is None else Experiment.read(experiment, _store_key(store), {"features": features})
     folder = store or (DEFAULT_STORE if chosen is None else chosen.store)
     tell = _teller(as_json)
     if chosen is not None and chosen.unnamed:
@@ -103,12 +106,7 @@ def deploy(
         # Sites are forked before the progress starts its thread.
         with ready as found, progress_display(as_json) as display, _naming_command("deploy"):
             result = found.run(display.run(None, found.rounds), tell)
-    show_result(
-        result,
-        found.store,
-        as_json,
-        "Accuracies are those that the trial's sites keep: on real machines they stay there.",
-    )
+    show_result(result, found.store, as_json)
 
 
 @serve_commands.command()
@@ -247,7 +245,7 @@ def serve(
                 result = coordinator.start(
                     chosen, rows, carrier, runs, display.run(None, chosen.rounds), tell, deadlines
                 )
-    show_result(result, runs, as_json, "Accuracies stay at the sites: `sordino site status` shows an owner its own.")
+    show_result(result, runs, as_json)
 
 
 @site_commands.command(name="init")
@@ -313,6 +311,34 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
     console.print(site_report(found), highlight=False)
     for sentence in warnings:
         console.print(sentence, style="yellow", highlight=False)
+
+
+@site_commands.command()
+def check(
+    experiment: Annotated[Path, typer.Argument(help="The experiment (TOML) that the server's operator will serve.")],
+    folder: SiteFolder,
+    as_json: Json = False,
+) -> None:
+    """Check whether a site would take part in an experiment, and what that would cost. Nothing leaves the site."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.site.check import check_experiment
+    from sordino.experiment.config import Experiment
+
+    found = check_experiment(folder, Experiment.read(experiment, {}))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+    elif found.refusal is None:
+        from rich.console import Console
+
+        from sordino.report.terminal.details import check_report
+
+        Console(markup=False).print(check_report(found.to_dict()), highlight=False)
+    else:
+        raise UserError(f"{found.site} would not take part: {found.refusal}")
+    if found.refusal is not None:
+        raise typer.Exit(2)
 
 
 @site_commands.command()

@@ -46,6 +46,13 @@ Model = Annotated[
         help="A network (`sordino models`), or your own as package.module:Class. [default: a small one for the data]"
     ),
 ]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        help="A frozen function of one record before the network: scattering (images), scattering:pool=3,width=128, "
+        "your own as backbone.py:factory, a torch.export program, or none. [default: none]"
+    ),
+]
 MethodName = Annotated[
     str | None,
     typer.Option(
@@ -138,6 +145,7 @@ OPTIONS: dict[str, Any] = {
     "categorical": Categorical,
     "partition": Partition,
     "clients": Clients,
+    "features": Features,
     "model": Model,
     "method": MethodName,
     "variant": Variant,

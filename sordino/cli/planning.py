@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from sordino.planning.advise import Advice
     from sordino.privacy.budget.shared_noise import ProtectFrom
     from sordino.study.compare import Comparison
-LOOKED_AT = {*DATA, "model"} - {"clients"}
+LOOKED_AT = {*DATA, "features", "model"} - {"clients"}
 """Options for which `plan` loads data and network; without them, and without a file, it only calculates."""
 
 
-@taking(*DATA, "model", "method", "variant", "privacy", *SCHEDULE, "epsilon", *NOISE, "seed", "set")
+@taking(*DATA, "features", "model", "method", "variant", "privacy", *SCHEDULE, "epsilon", *NOISE, "seed", "set")
 def plan(
     keys: Keys,
     experiment: File = None,
@@ -59,11 +59,11 @@ def plan(
     Console(markup=False).print(plan_report(found, chosen.protect_from), highlight=False)
 
 
-ABOUT_DATA = tuple(key for key in (*DATA, "model") if key not in ("data", "clients"))
+ABOUT_DATA = tuple(key for key in (*DATA, "features", "model") if key not in ("data", "clients"))
 """Options that matter only where there are data."""
 
 
-@taking(*DATA, "model", "epsilon", "delta", "protect_from", "allow_vacuous_delta", "store")
+@taking(*DATA, "features", "model", "epsilon", "delta", "protect_from", "allow_vacuous_delta", "store")
 def advise(
     keys: Keys,
     experiment: File = None,

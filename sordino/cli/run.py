@@ -51,19 +51,29 @@ def progress_display(as_json: bool) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def getting_ready(as_json: bool) -> Iterator[None]:
-    """Show people at a terminal that work has begun: libraries, data and accounting may take seconds."""
+    """Show people at a terminal that work has begun: libraries, data and accounting may take seconds, and features of
+    many records minutes, of which a log has a line now and then."""
     from rich.console import Console
 
     console = Console(stderr=True, markup=False)
-    if as_json or not console.is_terminal:
+    if as_json:
         yield
         return
-    with console.status("Getting ready: libraries, data, network, noise."):
+    from sordino.util.display import telling_extraction
+
+    if not console.is_terminal:
+        with telling_extraction(lambda text: console.print(text, highlight=False), every=10.0):
+            yield
+        return
+    with (
+        console.status("Getting ready: libraries, data, network, noise.") as status,
+        telling_extraction(status.update, every=0.5),
+    ):
         yield
 
 
 @taking(
-    *(*DATA, "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
+    *(*DATA, "features", "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
     *("budget_over_runs", "seed", "workers", "store", "set"),
 )
 def run(
@@ -151,13 +161,10 @@ def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
         console.print(f"Note: {note}", style="yellow", highlight=False)
 
 
-def show_result(
-    result: Summary, store: Store, as_json: bool, measured: str | None = None, more: Mapping[str, Any] | None = None
-) -> None:
+def show_result(result: Summary, store: Store, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
     """Print a run's result, and what all runs of the `store` on the same people cost together.
 
-    `measured` says where accuracies come from, if not from a simulation; `more` holds further keys of the JSON
-    document.
+    `more` holds further keys of the JSON document.
     """
     from sordino.store.spending import over_runs, sentence
 
@@ -167,10 +174,10 @@ def show_result(
         return
     from rich.console import Console
 
-    from sordino.report.terminal.results import SIMULATED, run_report
+    from sordino.report.terminal.results import run_report
 
     console = Console(markup=False)
-    console.print(run_report(result, str(store.folder), measured or SIMULATED), highlight=False)
+    console.print(run_report(result, str(store.folder)), highlight=False)
     together = sentence(total, result.protect_from)
     if together:
         console.print(together, highlight=False)

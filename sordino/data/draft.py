@@ -16,7 +16,7 @@ from sordino.data.column_kinds import check_class_labels, differ_in_case, looks_
 from sordino.data.formats import quote, read_bytes, reading
 from sordino.data.own import client_paths
 from sordino.data.schema import (
-    LARGEST,
+    LARGEST_NUMBER,
     MISSING_CELLS,
     Category,
     Column,
@@ -178,7 +178,7 @@ def _numbers(texts: Sequence[str]) -> list[float] | None:
         found = [float(text.replace(",", ".") if DECIMAL_COMMA.match(text) else text) for text in texts]
     except ValueError:
         return None
-    return found if found and all(abs(number) <= LARGEST for number in found) else None
+    return found if found and all(abs(number) <= LARGEST_NUMBER for number in found) else None
 
 
 def _label(name: str, there: list[str], missing: float, positive: str | None) -> _Guess:
@@ -216,7 +216,7 @@ def _number(name: str, numbers: list[float], missing: float) -> _Guess:
     seen = f"{low:g} to {high:g}, {missing:.1%} missing"
     if whole and len(set(numbers)) == len(numbers) > 1 and NAMES_OF_IDS.search(name):
         return _Guess(Identifier(), seen, "every record has another number: dropped as an identifier. Is it one?")
-    if high - low < 1 / LARGEST:
+    if high - low < 1 / LARGEST_NUMBER:
         return _Guess(Identifier(), seen, "all records have the same value: dropped.")
     column = NumberColumn(range=round_outwards(low, high), missing=_rule(missing), public=False)
     return _Guess(column, seen, "which range is public knowledge? The one here was read from the records.")

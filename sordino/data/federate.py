@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -11,12 +12,18 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset, Dealt, FederatedData, Split
+from sordino.data.formats import quote
 from sordino.data.partition import NOBODY, deal, parse, rank_within
 from sordino.data.people import same_rows
 from sordino.errors import UserError, unknown
 
 DEFAULT_CLIENTS = 100
 DEFAULT_PARTITION = "dirichlet:0.5"
+LEFT_OUT_NAMED = 5
+"""Most owners that are named where some are left out."""
+
+Represent = Callable[[torch.Tensor], torch.Tensor]
+"""Function from records to their features, one row for each."""
 
 
 def federate(
@@ -26,6 +33,7 @@ def federate(
     seed: int,
     test_fraction: float = 0.2,
     test: Literal["own", "official"] = "own",
+    represent: Represent | None = None,
 ) -> FederatedData:
     """Deal a data set to clients; equal arguments give equal clients.
 
@@ -33,7 +41,8 @@ def federate(
     every other partition deals the published training split, or all records where none is published.
     `partition` None is natural for data with owners, else dirichlet:0.5; `clients` None is as `client_count` says.
     `test` "own" gives each client `test_fraction` of its records as test records; "official" gives every client the
-    whole published test set, and all of its own records for training.
+    whole published test set, and all of its own records for training. `represent` gives the features of records, which
+    clients then hold in their place; who holds which record, and all digests, are those of the records.
     """
     check(dataset, test_fraction, test)
     chosen = parse(partition or (DEFAULT_PARTITION if dataset.owner is None else "natural"))
@@ -41,6 +50,7 @@ def federate(
     deal_rng, split_rng = (random_stream(seed, stream) for stream in (0, 1))
     if chosen.kind == "natural":
         client, names = natural(dataset, clients)
+        dataset = replace(dataset, notes=(*dataset.notes, *note_left_out(dataset, names)))
         in_test, dealt = dataset.test, deal_digest(dataset, None)
     else:
         count = client_count(dataset, clients)
@@ -51,12 +61,13 @@ def federate(
         in_test, dealt = None, deal_digest(dataset, client)
     if test == "official" and dataset.test is not None:
         train = np.where(dataset.test, NOBODY, client)
-        return replace(build(dataset, names, train, np.flatnonzero(dataset.test), None), deal=dealt)
+        whole = np.flatnonzero(dataset.test)
+        return replace(build(dataset, names, train, whole, None, represent), deal=dealt)
     if in_test is None:
         in_test = split(client, len(names), test_fraction, split_rng)
     train, tested = np.where(in_test, NOBODY, client), np.where(in_test, client, NOBODY)
     test_order, test_sizes = order_by_client(tested, len(names))
-    return replace(build(dataset, names, train, test_order, test_sizes), deal=dealt)
+    return replace(build(dataset, names, train, test_order, test_sizes, represent), deal=dealt)
 
 
 def deal_digest(dataset: Dataset, client: np.ndarray | None) -> str:
@@ -124,6 +135,19 @@ def natural(dataset: Dataset, clients: int | None) -> tuple[np.ndarray, list[str
     return renumbered[dataset.owner], [dataset.owner_names[owner] for owner in usable[:clients]]
 
 
+def note_left_out(dataset: Dataset, names: list[str]) -> list[str]:
+    """Sentence on the owners of records that are not among the clients `names`; none where all of them are."""
+    taken = set(names)
+    left = [name for name in dataset.owner_names if name not in taken]
+    if not left:
+        return []
+    listed = quote(", ".join(left[:LEFT_OUT_NAMED])) + (", ..." if len(left) > LEFT_OUT_NAMED else "")
+    return [
+        f"{len(left)} of the {len(dataset.owner_names)} owners of records are left out, because {len(names)} clients "
+        f"were asked for: {listed}."
+    ]
+
+
 def split(client: np.ndarray, clients: int, fraction: float, rng: np.random.Generator) -> np.ndarray:
     """bool (records,): a random `fraction` of each client's records as test records, at least one of two or more.
 
@@ -154,6 +178,7 @@ def build(
     train: np.ndarray,
     test_order: np.ndarray,
     test_sizes: list[int] | None,
+    represent: Represent | None = None,
 ) -> FederatedData:
     """Clients as views of shared tensors.
 
@@ -163,6 +188,7 @@ def build(
         train: (records,) client of each training record, NOBODY for all others.
         test_order: places of the test records, each client's together.
         test_sizes: number of test records of each client; None gives each of them the whole test set.
+        represent: gives the features of records, in the place of which clients hold them.
     """
     train_order, train_sizes = order_by_client(train, len(names))
     if 0 in train_sizes:
@@ -176,17 +202,30 @@ def build(
     tested = np.full(len(names), len(y_test)) if test_sizes is None else np.array(test_sizes)
     begins = np.zeros(len(names), np.int64) if test_sizes is None else tested.cumsum() - tested
     outline = [dataset.task.width, names, list(x.shape), train_sizes, test_sizes]
+    seen, seen_test = (x, x_test) if represent is None else _features(dataset, train_order, test_order, represent)
+    dealt = Dealt(names, Split(seen, y, sizes.cumsum() - sizes, sizes), Split(seen_test, y_test, begins, tested))
     return FederatedData(
         name=dataset.name,
-        clients=Dealt(names, Split(x, y, sizes.cumsum() - sizes, sizes), Split(x_test, y_test, begins, tested)),
+        clients=dealt,
         task=dataset.task,
-        shape=tuple(dataset.x.shape[1:]),
+        shape=tuple(seen.shape[1:]),
         fingerprint=fingerprint(outline, shared),
         people=dataset.people,
         disclosed=[*dataset.disclosed, *same_rows(x.numpy(), y.numpy(), sizes)],
         schema=dataset.schema,
         notes=list(dataset.notes),
     )
+
+
+def _features(
+    dataset: Dataset, train: np.ndarray, test: np.ndarray, represent: Represent
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of the training and the test records. All of them are asked for at once, in the order of the data set:
+    however records are dealt, the same ones are found in a cache."""
+    used = np.union1d(train, test)
+    found = represent(dataset.x if len(used) == len(dataset.x) else dataset.x[torch.from_numpy(used)])
+    first, second = (found[torch.from_numpy(np.searchsorted(used, places))] for places in (train, test))
+    return first, second
 
 
 def fingerprint(outline: list[object], tensors: list[torch.Tensor]) -> str:

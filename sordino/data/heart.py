@@ -26,7 +26,7 @@ ONE_HOT = {2: (2.0, 3.0, 4.0), 6: (1.0, 2.0)}
 MISSING = "?"
 FEWEST_ROWS = 4
 """So many rows leave two for training, the fewest that have a deviation."""
-LARGEST = 1_000_000
+LARGEST_VALUE = 1_000_000
 """No published value comes near it; far larger ones have no z-score in float32."""
 
 NORMALISED = (
@@ -74,8 +74,8 @@ def read_rows(path: Path) -> np.ndarray:
     if len(rows) < FEWEST_ROWS:
         raise corrupt(path, f"it has fewer than {FEWEST_ROWS} complete rows")
     table = np.array(rows)
-    if not (np.abs(table) <= LARGEST).all():
-        raise corrupt(path, f"a value is no number from -{LARGEST:,} to {LARGEST:,}")
+    if not (np.abs(table) <= LARGEST_VALUE).all():
+        raise corrupt(path, f"a value is no number from -{LARGEST_VALUE:,} to {LARGEST_VALUE:,}")
     return table
 
 

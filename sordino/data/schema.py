@@ -39,10 +39,11 @@ from sordino.util.toml import read_toml
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 """Texts of cells without a value, unless the schema names others."""
-LARGEST = 1e30
+LARGEST_NUMBER = 1e30
+"""Larger numbers, up or down, are refused in tables."""
 SHOWN = 12
 """Values of a column that are shown to people."""
-Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 Name = Annotated[str, Field(min_length=1)]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sordino.errors import UserError
 from sordino.experiment.budgeting import is_private, record_level
 from sordino.experiment.config import Experiment
+from sordino.features.projection import SHIPPED_DATA
 from sordino.method import Method
 from sordino.privacy.release import Releases
 from sordino.tasks import Classification, Task
@@ -23,6 +24,8 @@ class Origin:
     data: str
     people: str
     deal: str | None
+    notes: Sequence[str] = ()
+    """Sentences on how the data were read and dealt, for the user."""
 
 
 def shape_of(experiment: Experiment) -> tuple[int, ...]:
@@ -69,6 +72,17 @@ def check_declared(experiment: Experiment) -> None:
         )
     if experiment.drop or experiment.categorical:
         raise UserError("`drop` and `categorical` read values from the records: declare them with a schema.")
+
+
+def check_features(experiment: Experiment) -> None:
+    """Refuse features whose weights sites would have to compute of public data, each on its own processor."""
+    found = experiment.features
+    if found is not None and found.public not in (None, SHIPPED_DATA):
+        raise UserError(
+            f"Sites do not read the public data {found.public!r}: write their projection into a file with `python -m "
+            f"sordino.features.projection {found.public} FILE`, and give it as features.weights and to every site as "
+            "`feature_files`."
+        )
 
 
 def check_releases(experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:

@@ -21,13 +21,22 @@ from sordino.data.dataset import Meaning
 from sordino.data.own import DEFAULT_LABEL
 from sordino.data.schema import Column, Label, NumberColumn, Schema
 from sordino.deploy import accuracies
-from sordino.deploy.declarations import check_declared, check_records, check_releases, labels_of, shape_of, task_of
+from sordino.deploy.declarations import (
+    check_declared,
+    check_features,
+    check_records,
+    check_releases,
+    labels_of,
+    shape_of,
+    task_of,
+)
 from sordino.deploy.protocol import secure_sum
 from sordino.deploy.protocol.integer_rows import RECORDS_MARGIN
 from sordino.errors import UserError
 from sordino.experiment.budgeting import Calibration, record_level, record_plan
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import address
+from sordino.features.extractor import Extractor, Files
 from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner
 from sordino.method import Method
@@ -41,7 +50,7 @@ from sordino.privacy.ledger import Row
 from sordino.privacy.release import Public, Release, Releases, all_releases, record_needs
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.spending import planned_recipes
-from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs
+from sordino.terms import BuiltNetwork, Facts, Terms, build_extractor, build_network, derive, derive_costs
 from sordino.trained.models import Description
 from sordino.version import VERSION
 
@@ -49,9 +58,12 @@ CARRIED = (
     *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
     *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),
     *("active_server", "spare_turns", "metrics_share", "allow_vacuous_delta", "noise", "seed", "evaluate_every"),
-    *("personal", "set"),
+    *("features", "personal", "set"),
 )
 """Keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
+
+PLAIN = set(CARRIED) - {"features"}
+"""Those that travel as they are written."""
 
 ASK_SIZES = "the experiment must declare about how many training records a site has, as in records_each = 300"
 ROOM_EACH, ROOM = 2**12, 2**20
@@ -152,15 +164,18 @@ class Declared(Facts):
     network: BuiltNetwork
 
     @classmethod
-    def by(cls, experiment: Experiment) -> Declared:
-        """Return the facts that an experiment declares; its network is built."""
+    def by(cls, experiment: Experiment, extractor: Extractor | None = None) -> Declared:
+        """Return the facts that an experiment declares; its network is built, on the extractor's features where it has
+        some."""
         clients, each = experiment.clients, experiment.records_each
         assert clients is not None
+        shape = shape_of(experiment) if extractor is None else extractor.output
         return cls(
             clients=clients,
             # One number, however many clients a server declares.
             sizes=None if each is None else np.broadcast_to(np.int64(each), (clients,)),
-            network=build_network(experiment, shape_of(experiment), task_of(experiment)),
+            network=build_network(experiment, shape, task_of(experiment)),
+            extractor=extractor,
             fingerprint="at the sites",
             disclosed=() if experiment.table is None else experiment.table.disclosed(),
             spare_turns=experiment.spare_turns,
@@ -194,7 +209,7 @@ class Declared(Facts):
         )
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
-        return experiment.model_dump(mode="json", include=set(CARRIED)) | {"read": contents}
+        return experiment.model_dump(mode="json", include=PLAIN) | {"read": contents} | _features(experiment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +230,11 @@ class DeployedTerms(Terms):
         return shape_of(self.experiment)
 
     @property
+    def seen_shape(self) -> tuple[int, ...]:
+        """Shape of one record as the network takes it: that of its features where there are some."""
+        return self.shape if self.extractor is None else self.extractor.output
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Labels that records may have, in the order of the classes."""
         return labels_of(self.experiment)
@@ -226,7 +246,8 @@ class DeployedTerms(Terms):
 
     def carried(self) -> dict[str, Any]:
         """Return the experiment as it travels: `Experiment.make` of it has the same terms."""
-        return self.experiment.model_dump(mode="json", include=set(CARRIED), exclude_none=True)
+        plain = self.experiment.model_dump(mode="json", include=PLAIN, exclude_none=True)
+        return plain | _features(self.experiment)
 
     def schema(self, label: str | None) -> Schema | None:
         """Return the schema by which a table's row becomes a record; None for arrays. `label` is the label column."""
@@ -246,6 +267,7 @@ class DeployedTerms(Terms):
             shape=self.shape,
             meaning=Meaning(self.learner.task, self.schema(label)),
             clients=tuple(names),
+            features=None if self.extractor is None else self.extractor.document(),
         )
 
     def steps(self) -> dict[str, Releases]:
@@ -322,16 +344,29 @@ class DeployedTerms(Terms):
                 )
 
 
-def terms_of(experiment: Experiment) -> DeployedTerms:
-    """Derive the terms of a deployed experiment; one that cannot be deployed is refused with a sentence."""
+def _features(experiment: Experiment) -> dict[str, Any]:
+    """Return the key `features` as it travels: settings with the digest of the weights, which every site has in a file
+    of its own; nothing where there are none."""
+    return {} if experiment.features is None else {"features": experiment.features.document()}
+
+
+def terms_of(experiment: Experiment, files: Files | None = None) -> DeployedTerms:
+    """Derive the terms of a deployed experiment; one that cannot be deployed is refused with a sentence.
+
+    Args:
+        experiment: the configuration.
+        files: at a site, finds the file of an extractor's weights by its digest.
+    """
     check_declared(experiment)
+    check_features(experiment)
     method = experiment.build_method()
     if method.files():
         experiment = _with_contents(experiment, method)
         method = experiment.build_method()
+    extractor = build_extractor(experiment, shape_of(experiment), files)
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED})
     check_records(experiment, method)
-    facts = Declared.by(experiment)
+    facts = Declared.by(experiment, extractor)
     return derive(experiment, facts, derive_costs(experiment, facts, method)).extend(DeployedTerms)
 
 

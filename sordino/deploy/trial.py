@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,22 @@ import numpy as np
 from torch import Tensor
 
 from sordino.data import ClientData
+from sordino.data.federate import usual_names
 from sordino.deploy.declarations import Origin
-from sordino.deploy.protocol.roster import Member, roster_toml
+from sordino.deploy.protocol.roster import NAME_LENGTH, Member, roster_toml
 from sordino.deploy.site.rules import min_witnesses
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
-from sordino.experiment.budgeting import has_published_noise
+from sordino.experiment.budgeting import has_published_noise, record_level
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
+from sordino.experiment.result import metric_over_clients
 from sordino.federation.rounds import mean, worst
 from sordino.store.run_summary import Summary
 from sordino.tasks import Task
+from sordino.tasks.class_metrics import LOWER_IS_BETTER
 
 ROSTER = "roster.toml"
 DATA = "data.npz"
@@ -34,6 +38,8 @@ WITNESS = Path("..", "witness")
 PUBLIC = "public"
 ORIGIN = "origin.json"
 """File in a trial's folder that says whose records its sites hold."""
+RESERVED = (PUBLIC, ROSTER, ORIGIN, WITNESS.name, "server")
+"""Names in a trial's folder that no site can have."""
 
 
 def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experiment, list[Member], list[Path]]:
@@ -58,7 +64,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         # Sites of a trial hold arrays that were made of tables, and still know what each number means.
         "table": data.schema,
         **{"columns": None, "drop": (), "categorical": (), "label": None},
-        "records_each": round(float(np.median(data.train.sizes))),
+        "records_each": _typical_records(experiment, data.train.sizes),
         "public": None,
     }
     if public is not None:
@@ -67,7 +73,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=_label_names(public.y, data.task))
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
-    folders = [folder / f"site-{number}" for number in range(sites)]
+    folders = [folder / name for name in site_names(data.clients)]
     rules = _rules(deployed, terms)
     members = []
     for path, client in zip(folders, data.clients, strict=True):
@@ -76,9 +82,28 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **rules)))
     for path in folders:
         (path / ROSTER).write_text(roster_toml(members))
-    origin = Origin(str(experiment.data), data.people, data.deal)
+    origin = Origin(str(experiment.data), data.people, data.deal, data.notes)
     (folder / ORIGIN).write_text(json.dumps(dataclasses.asdict(origin)))
     return deployed, members, folders
+
+
+def site_names(clients: Sequence[ClientData]) -> list[str]:
+    """Names of a trial's sites and of their folders: the clients' own, where these are different names that a folder
+    can have, else site-0, site-1 and so on."""
+    given = [client.name for client in clients]
+    own = [re.sub("[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:NAME_LENGTH] for name in given]
+    different = len({name.lower() for name in own} - {"", *RESERVED}) == len(own)
+    if different and given != usual_names(len(given)):
+        return own
+    return [f"site-{number}" for number in range(len(given))]
+
+
+def _typical_records(experiment: Experiment, sizes: np.ndarray) -> int:
+    """Number of training records to declare for a site: the mean where sums over all records are divided by it, and
+    otherwise the median, whose noise is that of a typical site."""
+    level = record_level(experiment.build_method())
+    middle = np.mean if level is not None and level.record_needs().sums else np.median
+    return max(1, round(float(middle(sizes))))
 
 
 def read_origin(folder: Path) -> Origin:
@@ -103,9 +128,22 @@ def _rules(experiment: Experiment, terms: DeployedTerms) -> dict[str, Any]:
         "colluders": experiment.colluders,
         "methods": (experiment.method,),
         "models": None if experiment.model is None or ":" not in experiment.model else (experiment.model,),
+        **_feature_rules(terms),
         "roster": Path(ROSTER),
         "witness": WITNESS,
         "allow_trusted_server": not experiment.active_server,
+    }
+
+
+def _feature_rules(terms: DeployedTerms) -> dict[str, Any]:
+    """Site rules that allow the experiment's features."""
+    choice = terms.experiment.features
+    if choice is None:
+        return {}
+    path = Path(choice.extractor) if choice.is_program else choice.weights
+    return {
+        "features": (choice.extractor,) if choice.is_own else None,
+        "feature_files": None if path is None else (path.resolve(),),
     }
 
 
@@ -142,7 +180,7 @@ def prepare_simulation(deployed: Experiment, original: Experiment) -> Prepared:
 
 
 def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
-    """Add to a trial's summary the means of the accuracies that the sites in `folders` keep.
+    """Add to a trial's summary the means of the accuracies and metrics that the sites in `folders` keep.
 
     A real server never sees these; whoever runs a trial owns all of its sites. A summary with accuracies that sites
     shared with noise is returned as it is.
@@ -150,6 +188,7 @@ def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
     if summary.accuracy_noise is not None:
         return summary
     runs = [one for folder in folders for one in status(folder)["runs"][-1:]]
+    measured = [one["metrics"] for one in runs if one["metrics"]]
     found = {name: np.array([_nan_if_none(one[name]) for one in runs]) for name in ("personal", "start", "global")}
     figures = {
         "personal": mean(found["personal"]),
@@ -158,7 +197,12 @@ def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
         "global": mean(found["global"]),
     }
     known = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-    return dataclasses.replace(summary, accuracy=known)
+    metrics = {
+        name: metric_over_clients(np.array([_nan_if_none(one[name]) for one in measured]), name in LOWER_IS_BETTER)
+        for name in (measured[0] if measured else ())
+    }
+    positive = next((one["positive"] for one in runs if one["metrics"]), None)
+    return dataclasses.replace(summary, accuracy=known, metrics=metrics or None, positive=positive)
 
 
 def _nan_if_none(value: float | None) -> float:

@@ -155,11 +155,11 @@ def client_noise(
                 )
         if multiplier is None:
             multiplier = calibration.multiplier(epsilon, delta)
-    return shared_noise(experiment, minimum, calibration, multiplier), notes
+    return share_noise(experiment, minimum, calibration, multiplier), notes
 
 
-def shared_noise(experiment: Experiment, minimum: int, calibration: Calibration, multiplier: float) -> Noise:
-    """Return noise of a multiplier as it is shared out over the messages of a sum.
+def share_noise(experiment: Experiment, minimum: int, calibration: Calibration, multiplier: float) -> Noise:
+    """Return noise that is shared out over the messages of a sum as the experiment says.
 
     Args:
         experiment: the configuration, which says against whom noise is planned and how many clients may collude.
@@ -225,7 +225,7 @@ def record_plan(
         multiplier=multiplier,
         needs=needs,
         varied=method.varied,
-        sharing=functools.partial(shared_noise, experiment, minimum, calibration) if needs.sums else None,
+        sharing=functools.partial(share_noise, experiment, minimum, calibration) if needs.sums else None,
     )
     if not plan.turns.any():
         raise UserError(

@@ -15,24 +15,26 @@ from sordino.data.schema import Schema, list_values
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, pydantic_message, quoted, unknown
 from sordino.experiment.defaults import COMPARED, DEFAULT_EPSILON, DEFAULT_STORE, FOR_TABLES, RECOMMENDED, for_tables
-from sordino.experiment.hyperparameters import check_known, concerns, make_method
+from sordino.experiment.hyperparameters import address, check_known, concerns, make_method
+from sordino.features import heads
+from sordino.features.choice import FeatureChoice, merged, read_choice
 from sordino.method import Epsilon, Method
 from sordino.util.toml import read_toml
 
 Settings = dict[str, Any]
-MOST = 1_000_000_000
+LARGEST_COUNT = 1_000_000_000
 """The largest number of clients, records or rounds between evaluations that is taken for meant."""
 MOST_SEEDS = 1000
 SCHEMA = "schema"
 """The key that names a schema's file; what stands there becomes the key `table`."""
+FEATURES = "features."
+"""Prefix of the settings of features in the table `set`."""
 BUDGETS = ("epsilon", "noise_multiplier")
 """The keys that say how much noise there is."""
 SHOWN = ("model", "rounds", "personal")
 """Keys that the sentence on a recommended method names."""
 CLIPPING = "clipping"
 """The hyper-parameter that an experiment without a method has by default."""
-AT_SITES = "the sites' own data"
-"""Name of the data in what is stored of a deployment: servers do not know what sites call theirs."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
 
@@ -61,13 +63,13 @@ class Experiment(BaseModel):
     categorical: tuple[str, ...] = ()
     """Columns of own tabular data whose values have no order, where there is no schema. The values that occur are read
     from the data, which epsilon does not cover."""
-    records: int | None = Field(default=None, ge=1, le=MOST)
+    records: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
     """Rule that deals records to clients: iid, dirichlet:ALPHA, shards:S, labels:P%, natural, or
     `package.module:function`, a function of labels, number of clients and a random generator that gives each record's
     client."""
-    clients: int | None = Field(default=None, ge=1, le=MOST)
+    clients: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Number of clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """The share of each client's records kept for testing."""
@@ -77,8 +79,13 @@ class Experiment(BaseModel):
     """Records that belong to no client, for methods that judge models on the server: a data set, a folder, or
     `holdout:0.1` to set a share of the records aside. `default`, and what is set aside when a method asks: the
     published test set, else `holdout:0.1`. Where records have owners, only other data can be public."""
+    features: FeatureChoice | None = None
+    """A frozen, public function of one record between data and network, whose output the network is trained on:
+    `scattering` (images), `package.module:factory` or `backbone.py:factory` for a network of your own with its
+    `weights`, a torch.export program, or `none`. Settings stand behind a colon, as in `scattering:pool=3,width=128`, or
+    in a table `[features]`."""
     model: str | None = Field(default=None, min_length=1)
-    """A network by name or dotted name; by default one that suits the data."""
+    """A network by name or dotted name; by default one that suits the data, and with `features` a linear one."""
     method: str = RECOMMENDED["method"]
     """A method by name, or `package.module:Class`. An experiment that names none has `dp-fedavg` with `personal =
     "blend"` and `clipping = "quantile"`. For tables (rows of numbers) at up to 50 sites, with 20 training records or
@@ -107,9 +114,9 @@ class Experiment(BaseModel):
     """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
     protect_from: Literal["outsider", "server"] = "outsider"
     """Who must not learn more than epsilon: those who see sums and models, or the server too."""
-    minimum_cohort: int | None = Field(default=None, ge=1, le=MOST)
+    minimum_cohort: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """The fewest clients with which a round is used; noise is shared out over these. By default all asked."""
-    colluders: int = Field(default=0, ge=0, le=MOST)
+    colluders: int = Field(default=0, ge=0, le=LARGEST_COUNT)
     """Number of clients that may tell the outsider their noise."""
     allow_vacuous_delta: bool = False
     """Admit delta >= 1/clients, or at record level 1/records, with a warning."""
@@ -122,7 +129,7 @@ class Experiment(BaseModel):
     """Seed of the partition, the initial model, batches and simulated noise."""
     columns: tuple[str, ...] | None = None
     """On real machines: the names of the features of tabular data, in their order: declared, they are public."""
-    records_each: int | None = Field(default=None, ge=1, le=MOST)
+    records_each: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """On real machines: about how many training records a site has. Declared, it is public; what each site has decides
     its own noise. Needed where records are protected."""
     active_server: bool = True
@@ -146,7 +153,7 @@ class Experiment(BaseModel):
     C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""
     device: str = "cpu"
     """Where training happens: a torch device. Workers are for the CPU."""
-    evaluate_every: int = Field(default=1, ge=1, le=MOST)
+    evaluate_every: int = Field(default=1, ge=1, le=LARGEST_COUNT)
     """Evaluate each so many rounds, and after the last."""
     store: Path = DEFAULT_STORE
     """The folder for runs."""
@@ -160,6 +167,11 @@ class Experiment(BaseModel):
     def _dotted(cls, value: Any) -> Any:
         return dotted(value) if isinstance(value, Mapping) else value
 
+    @field_validator("features", mode="before")
+    @classmethod
+    def _read_features(cls, value: Any) -> Any:
+        return read_choice(value)
+
     @classmethod
     def make(cls, *sources: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
         """An experiment from several sources, later ones winning; mistakes become one sentence.
@@ -169,18 +181,20 @@ class Experiment(BaseModel):
         values: dict[str, Any] = {}
         settings: Settings = {}
         unnamed = not methods and not any(_names_method(source) for source in sources)
-        for source in (RECOMMENDED, *sources) if unnamed else sources:
+        for source in sources:
             check_representable(source)
             given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
             more = given.pop("set", {})
             if not isinstance(more, Mapping):
                 raise UserError('"set" must be a table of hyper-parameters, for example [set] with tau = 0.3.')
             flat = dotted(more)
+            of_features = {key.removeprefix(FEATURES): flat.pop(key) for key in list(flat) if key.startswith(FEATURES)}
             own = {key for key in flat if key.replace("-", "_") in {*cls.model_fields, SCHEMA} and key != "set"}
             within = {key.replace("-", "_"): flat.pop(key) for key in own}
             _check_agreement(given, within)
             given |= within
             _read_schema(given)
+            given |= merged(given.get("features", values.get("features")), of_features)
             settings |= flat
             values |= given
             if "epsilon" in given and "noise_multiplier" not in given:
@@ -189,6 +203,7 @@ class Experiment(BaseModel):
                 values.pop("epsilon", None)
             if given.get("privacy") == "none":  # a budget of an earlier source is of no use any more
                 values = {key: value for key, value in values.items() if key in given or key not in BUDGETS}
+        _add_defaults(values, settings, unnamed, methods)
         try:
             experiment = cls(**values, set=settings)
         except ValidationError as error:
@@ -211,10 +226,10 @@ class Experiment(BaseModel):
         return experiment
 
     def __eq__(self, other: object) -> bool:
-        """Experiments are equal where all keys are, whoever gave them."""
-        return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
+        """Whether both have the same values, whoever gave them."""
+        return isinstance(other, Experiment) and dict(self) == dict(other)
 
-    __hash__ = None  # type: ignore[assignment] # settings are a dictionary
+    __hash__ = None  # type: ignore[assignment] # it holds a table of hyper-parameters
 
     @property
     def unnamed(self) -> bool:
@@ -235,7 +250,7 @@ class Experiment(BaseModel):
         if not self.unnamed:
             return self, ""
         chosen, told = self, ""
-        if for_tables(shape, sites, records) and not self.metrics_share:  # which is for what protects sites
+        if self._for_tables(shape, sites, records) and not self.metrics_share:  # which is for what protects sites
             keys = {key: value for key, value in FOR_TABLES.items() if key in self._ungiven}
             chosen = self.model_copy(update=keys | {"set": self._given_settings()})
             told = (
@@ -260,18 +275,18 @@ class Experiment(BaseModel):
     ) -> tuple[list[str], Experiment]:
         """Methods to compare on data where nobody names any, and the experiment that they share. Arguments are those
         of `for_data`."""
-        if not for_tables(shape, sites, records):
+        if not self._for_tables(shape, sites, records):
             return list(COMPARED), self
         open_keys = {key: value for key, value in FOR_TABLES.items() if key in self._ungiven}
         own = [f"{key}={open_keys[key]}" for key in ("rounds", "personal") if key in open_keys]
         blend = "[personal=blend]" if "personal" in open_keys else ""
         shared = {key: value for key, value in open_keys.items() if key == "model"}
-        contenders = [
-            "local",
-            f"dp-fedavg-record{blend}",
-            f"{FOR_TABLES['method']}[{','.join(own)}]" if own else FOR_TABLES["method"],
-        ]
-        return contenders, self.model_copy(update=shared)
+        summed = FOR_TABLES["method"] + (f"[{','.join(own)}]" if own else "")
+        return ["local", f"dp-fedavg-record{blend}", summed], self.model_copy(update=shared)
+
+    def _for_tables(self, shape: tuple[int, ...] | None, sites: int, records: float | None) -> bool:
+        """Whether `FOR_TABLES` was measured for such data: features are rows too, and have other defaults."""
+        return self.features is None and for_tables(shape, sites, records)
 
     def _fits(self, method: str) -> bool:
         """Whether a method has all hyper-parameters that were given."""
@@ -293,7 +308,10 @@ class Experiment(BaseModel):
     def for_method(self, name: str, settings: Mapping[str, Any]) -> Experiment:
         """The experiment with another method; settings that only other methods know are left out."""
         kept = {key: value for key, value in self.set.items() if concerns(key, name)}
-        return type(self).make(self.model_dump() | {"method": name, "set": kept}, {"set": settings})
+        values = self.model_dump()
+        if "rounds" not in self.model_fields_set:  # a method that trains on features has its own number of them
+            del values["rounds"]
+        return type(self).make(values | {"method": name, "set": kept}, {"set": settings})
 
     @classmethod
     def read(cls, path: Path, *overrides: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
@@ -333,8 +351,10 @@ class Experiment(BaseModel):
         """The keys that decide a simulation's results: the place and the number of processes do not, nor what earlier
         runs have spent, nor what concerns real machines only."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
-        unused = {key for key in ("table", "drop", "categorical") if not getattr(self, key)}
+        unused = {key for key in ("table", "drop", "categorical", "features") if not getattr(self, key)}
         decided = self.model_dump(mode="json", exclude=indifferent | unused)
+        if self.features is not None:
+            decided["features"] = self.features.document()
         for key, value in decided["set"].items():
             if not key.startswith("model."):  # options of a network have no declared type: it may tell 1.0 from 1
                 decided["set"][key] = shortest(value)
@@ -348,6 +368,28 @@ class Experiment(BaseModel):
         """Return the rule by which public records are chosen."""
         chosen = None if self.public == "default" else self.public
         return PublicChoice(chosen, self.data_dir, self.reading(), self.test, self.seed)
+
+
+def _add_defaults(values: dict[str, Any], settings: Settings, unnamed: bool, methods: Sequence[str]) -> None:
+    """Add the keys and hyper-parameters that nobody has given: those recommended where no method is named, and those of
+    small networks on features."""
+    values["features"] = read_choice(values.get("features"))
+    recommended = dict(RECOMMENDED if unnamed else {})
+    known: Settings = dict(recommended.pop("set", {}))
+    for key, value in recommended.items():
+        values.setdefault(key, value)
+    if values["features"] is None:
+        del values["features"]
+    elif not methods and values.get("variant", "sound") == "sound":
+        epsilon = values.get("epsilon") or (None if values.get("noise_multiplier") else DEFAULT_EPSILON)
+        head = heads.defaults(values.get("method", RECOMMENDED["method"]), epsilon)
+        values |= {key: value for key, value in head.keys.items() if key not in values}
+        known |= head.settings
+    given = {found.field for found in map(address, settings) if found is not None}
+    added = {key: value for key, value in known.items() if key.partition(".")[0] not in given}
+    merged_settings = {**added, **settings}
+    settings.clear()
+    settings.update(merged_settings)
 
 
 def _check_agreement(given: Mapping[str, Any], within: Mapping[str, Any]) -> None:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 DEFAULT_EPSILON = 8.0
 DEFAULT_STORE = Path(".sordino")
+AT_SITES = "the sites' own data"
+"""Name of the data in what is stored of a deployment: servers do not know what sites call theirs."""
 RunState = Literal["running", "stopped", "failed", "done", "removed", "imported"]
 RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set": {"clipping": "quantile"}}
 """Settings of an experiment that names no method: our comparisons recommend them (`sordino advise`, experiments/)."""

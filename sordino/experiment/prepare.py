@@ -6,6 +6,7 @@ simulation chooses, are decided from the costs.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -13,12 +14,14 @@ import numpy as np
 import torch
 
 from sordino.data import Dataset, FederatedData, federate, load
-from sordino.data.federate import DEFAULT_CLIENTS, client_count, fingerprint
+from sordino.data.dataset import Dealt
+from sordino.data.federate import DEFAULT_CLIENTS, Represent, client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.data.sources import SOURCES
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import repeats
+from sordino.features.extractor import Extractor, check_apart
 from sordino.federation.server import Ground
 from sordino.learning.network import Records
 from sordino.method import Method
@@ -29,7 +32,16 @@ from sordino.privacy.noise import Seeded
 from sordino.simulator import bf16
 from sordino.simulator import choice as compiling
 from sordino.simulator.choice import Choice, choose
-from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs, settle
+from sordino.terms import (
+    BuiltNetwork,
+    Facts,
+    Terms,
+    build_extractor,
+    build_network,
+    derive,
+    derive_costs,
+    settle,
+)
 from sordino.util.processes import single_threaded
 
 OWN_CODE = (
@@ -80,13 +92,13 @@ class Prepared(Terms):
 
 
 def deal(experiment: Experiment) -> FederatedData:
-    """Load an experiment's data and deal them to clients."""
-    return _deal(experiment, _load(experiment), None)[0]
+    """Load an experiment's data and deal them to clients, as records whatever its `features` are."""
+    return _deal(experiment, _load(experiment), None, raw=True)[0]
 
 
 def deal_with_public(experiment: Experiment) -> tuple[FederatedData, Dataset | None]:
-    """Load an experiment's data and deal them to clients, public records apart where its method needs some."""
-    return _deal(experiment, _load(experiment), experiment.build_method())
+    """Load an experiment's data and deal them to clients, as records, public ones apart where its method needs some."""
+    return _deal(experiment, _load(experiment), experiment.build_method(), raw=True)[:2]
 
 
 def choose_method(experiment: Experiment) -> tuple[Experiment, str]:
@@ -122,28 +134,47 @@ def _load(experiment: Experiment) -> Dataset:
     return dataset if experiment.records is None else fewer(dataset, experiment.records, experiment.seed)
 
 
-def _deal(experiment: Experiment, dataset: Dataset, method: Method | None) -> tuple[FederatedData, Dataset | None]:
-    """Deal records to clients, and set public ones aside where the experiment or the method asks for them."""
+def _deal(
+    experiment: Experiment, dataset: Dataset, method: Method | None, raw: bool = False, outline: bool = False
+) -> tuple[FederatedData, Dataset | None, Extractor | None]:
+    """Deal records to clients, and set public ones aside where the experiment or the method asks for them. Clients hold
+    features where the experiment has some, unless `raw` records are wanted; with `outline` these are zeros of the right
+    shape, where nobody looks at them."""
     public = None
     planned = client_count(dataset, experiment.clients)
     if experiment.public is not None or (method is not None and settle(method, planned).needs_public()):
         dataset, public = set_aside(dataset, experiment.public_choice())
     how = (experiment.seed, experiment.test_fraction, experiment.test)
-    return federate(dataset, experiment.partition, experiment.clients, *how), public
+    extractor = None if raw else build_extractor(experiment, tuple(dataset.x.shape[1:]))
+    if extractor is None:
+        return federate(dataset, experiment.partition, experiment.clients, *how), public, None
+    represent: Represent = functools.partial(extractor.apply, device=experiment.device)
+    if outline:
+        output = extractor.output
+        represent = lambda x: torch.zeros(len(x), *output)  # noqa: E731
+    data = federate(check_apart(extractor, dataset), experiment.partition, experiment.clients, *how, represent)
+    return data, None if public is None else replace(public, x=represent(public.x)), extractor
+
+
+def _represented(data: FederatedData, extractor: Extractor, device: str) -> FederatedData:
+    """Clients' records that were dealt already, with their features in their place."""
+    train, test = (replace(one, x=extractor.apply(one.x, device=device)) for one in (data.train, data.test))
+    clients = Dealt([client.name for client in data.clients], train, test)
+    return replace(data, clients=clients, shape=extractor.output)
 
 
 def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[FederatedData, Facts]:
     """Load the data and build the network, to be looked at; `method` may need public records and refuse data."""
     check_device(experiment.device)
-    data, public = _deal(experiment, _load(experiment), method)
+    data, public, extractor = _deal(experiment, _load(experiment), method, outline=True)
     if method is not None:
         method.check_data(data.people)
     network = build_network(experiment, data.shape, data.task)
     check_tokens(network.module, data.train.x)
-    return data, _facts(data, public, network)
+    return data, _facts(data, public, network, extractor)
 
 
-def _facts(data: FederatedData, public: Dataset | None, network: BuiltNetwork) -> Facts:
+def _facts(data: FederatedData, public: Dataset | None, network: BuiltNetwork, extractor: Extractor | None) -> Facts:
     """Collect the facts that the terms follow from."""
     return Facts(
         clients=len(data.clients),
@@ -152,6 +183,7 @@ def _facts(data: FederatedData, public: Dataset | None, network: BuiltNetwork) -
         fingerprint=data.fingerprint,
         public=None if public is None else fingerprint([], [public.x, public.y]),
         disclosed=tuple(data.disclosed),
+        extractor=extractor,
     )
 
 
@@ -180,14 +212,17 @@ def prepare(
             experiment, chosen = experiment.for_data(*_outline(experiment, dataset))
             method = experiment.build_method()
             _check_execution(experiment, method)
-        data, public = _deal(experiment, dataset, method)
+        data, public, extractor = _deal(experiment, dataset, method)
+    else:
+        extractor = build_extractor(experiment, data.shape)
+        data = data if extractor is None else _represented(data, extractor, experiment.device)
     assert method is not None
     method.check_data(data.people)
     network = build_network(experiment, data.shape, data.task)
     coarse = bf16.decide(experiment.precision, experiment.device, network.module, data.shape, method.batch, resumed)
     network = replace(network, precision=coarse.precision)
     check_tokens(network.module, data.train.x)
-    facts = _facts(data, public, network)
+    facts = _facts(data, public, network, extractor)
     costs = derive_costs(experiment, facts, method)
     choice = choose(experiment, costs.method, network.learner, data, costs.schedule.cohort)
     plan = costs.allowance.records if choice.engine == "one-by-one" else None
@@ -196,6 +231,7 @@ def prepare(
     decided = {"precision": coarse.precision, "engine": choice.engine, "compiled": compiled.compiled}
     terms = derive(experiment.model_copy(update=decided), facts, costs)
     same = repeats(terms.method, network.name, network.module, experiment.device)
+    same = same and (extractor is None or not extractor.choice.is_own)
     # With noise = "integers" drawn from a seed epsilon is infinite anyway, and draws must equal those of a trial.
     own = terms.method.privacy == "dp" and experiment.noise == "float" and not same
     return terms.extend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -107,9 +108,10 @@ def summarize(
         records=None if data is None else int(data.train.sizes.sum()),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.task),
         positive=None if measured is None or data is None else data.task.positive_name,
-        record_level=None if plan is None else _record_figures(ledger, plan.observer, delta, ending),
+        record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
+        features=None if experiment.features is None else experiment.features.describe(),
     )
 
 
@@ -122,12 +124,25 @@ def metrics_over_clients(reached: Reached, task: Task) -> dict[str, Metric]:
     """Each metric over all clients that have it, and over all records."""
     found: dict[str, Metric] = {}
     for name, values, overall in zip(task.metrics, reached.each.T, reached.overall(task), strict=True):
-        sign = -1 if name in task.lower_is_better else 1
-        tenth = sign * worst_tenth(sign * values)
-        known = int(np.isfinite(values).sum())
-        over_clients, over_records = finite_or_none(mean(values)), finite_or_none(float(overall))
-        found[name] = Metric(mean=over_clients, worst_tenth=finite_or_none(tenth), overall=over_records, clients=known)
+        found[name] = metric_over_clients(values, name in task.lower_is_better, float(overall))
     return found
+
+
+def metric_over_clients(values: np.ndarray, lower_is_better: bool, overall: float = math.nan) -> Metric:
+    """One metric over clients.
+
+    Args:
+        values: (clients,), NaN for clients without the records that the metric is about.
+        lower_is_better: Whether a lower value is the better one.
+        overall: The metric over all records together; NaN where nobody knows it.
+    """
+    sign = -1 if lower_is_better else 1
+    return Metric(
+        mean=finite_or_none(mean(values)),
+        worst_tenth=finite_or_none(sign * worst_tenth(sign * values)),
+        overall=finite_or_none(overall),
+        clients=int(np.isfinite(values).sum()),
+    )
 
 
 def _one_class(reached: Reached | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
@@ -213,7 +228,8 @@ def _beyond_budgets(ledger: Ledger, prepared: Terms, names: Sequence[str]) -> li
     plan = prepared.allowance.records
     if plan is None or ledger.reasons():
         return []
-    return beyond_budgets(ledger.record_epsilons(plan.observer, prepared.budget.delta), plan.budgets, names)
+    spent = ledger.record_epsilons(prepared.allowance.observer, prepared.budget.delta)
+    return beyond_budgets(spent, plan.budgets, names)
 
 
 def _record_figures(ledger: Ledger, view: View, delta: float, ending: Ending) -> RecordFigures:
@@ -259,6 +275,8 @@ def _whole_plan(view: View, planned: dict[View, float | None], so_far: dict[View
     if so_far is None or so_far[view] is None or planned[view] == so_far[view]:
         return []
     epsilon, charged = planned[view], cast(float, so_far[view])
+    if epsilon is not None and round_up(epsilon) == round_up(charged):
+        return []
     figure = "infinite, because no plan says what it would have come to" if epsilon is None else round_up(epsilon)
     return [
         f"Epsilon is that of the whole plan, {figure}: what clients sent may have decided when the run ended or whom "

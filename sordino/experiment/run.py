@@ -36,10 +36,10 @@ from sordino.store.journal import OtherValuesError
 from sordino.store.run_files import RunFiles
 from sordino.store.spending import check_lifetime, to_be_kept
 from sordino.store.store import NewRun, RunRow, Store, gone
-from sordino.trained.models import described, measured
+from sordino.trained.models import described, feature_tensors, measured
 from sordino.util import processes
 from sordino.util.files import KeptFile
-from sordino.util.processes import single_threaded
+from sordino.util.processes import single_threaded, sparing_old_objects
 
 DEPLOYMENT = "deployment.db"
 """File that only the folder of a deployed run has."""
@@ -179,7 +179,7 @@ class _Session:
             simulate(prepared, gate, self.folder, prepared.choice.workers, self._note_failure) as transport,
         ):
             server = assemble(prepared, transport, run_files, gate=gate, ground=prepared.ground, watch=self.watch)
-            with self._explain_failure():
+            with self._explain_failure(), sparing_old_objects():
                 server.run_script(prepared.initial)
                 ending = server.end()
                 return self._finish(transport, run_files, ending)
@@ -226,6 +226,7 @@ class _Session:
         """
         who = transport.participants()
         tensors = {"clients": torch.tensor(who, dtype=torch.int64), **measured(figures)}
+        tensors |= feature_tensors(self.prepared.extractor)
         if ending.served is not None:
             tensors |= ending.served.tensors()
         width = self.prepared.learner.layout.size

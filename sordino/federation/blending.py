@@ -8,6 +8,7 @@ The mathematics is in `sordino.parts.blending` and `sordino.tasks.recalibration`
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ from sordino.parts.blending import (
     OWN,
     RECALIBRATED,
     TUNED,
+    effective_records,
+    enough_records,
     folds,
     mixture,
     offsets,
@@ -49,9 +52,6 @@ from sordino.tasks import Task
 
 RULES = ("weights", "powers", "offsets")
 """Names of the tensors that say how members are mixed."""
-ENOUGH = 5
-"""Training records for each feature, and for one more, from which a client that recalibrates takes the mean with the
-model that it trained alone: with fewer that model knows too little (measured on fifteen tables)."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,10 @@ def instructions(
     """Return the message with which clients make the models that they predict with.
 
     It has `personal`, the kind of model; `initial`, the model to start from; `passes`, the number of passes of the
-    federated training; `trust` in the federation; and, where the server has models, `global`, `clusters` (whose they
-    are) and, where clients blend, `averaged`, their means over the rounds. For a method that shares a part of the
-    network the whole network is counted, so that trust errs on the cautious side.
+    federated training; `feasible`, the number of parameters that can be trained at this budget; `trust` in the
+    federation, which follows; and, where the server has models, `global`, `clusters` (whose they are) and, where
+    clients blend, `averaged`, their means over the rounds. For a method that shares a part of the network the whole
+    network is counted, so that trust errs on the cautious side.
 
     Args:
         personal: `blend` or `recalibrate`.
@@ -111,6 +112,7 @@ def instructions(
         "personal": personal,
         "initial": initial,
         "passes": schedule.turns * method.epochs,
+        "feasible": feasible,
         "trust": trust_of(feasible, len(initial), method.unit),
     }
     if served is None:
@@ -139,6 +141,8 @@ class Mixing(ABC):
         self._own, self._took_part = own.to(clients.device), took_part
         self._initial = message["initial"].to(clients.device).expand(len(self._who), -1)
         self._passes, self._trust = min(message["passes"], LOCAL_PASSES), message["trust"]
+        features = math.prod(clients.data.shape) + 1
+        self._enough = enough_records(features, message["feasible"], clients.method.unit)
         self._server: dict[int, Tensor] = {}
         """By member, the server's models for these clients, where it has any."""
         for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):
@@ -176,26 +180,34 @@ class Mixing(ABC):
         seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
         return self._execution.trained(self._clients, models, records, seeds, passes)
 
-    def _measured(self, models: Tensor, rules: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Mixtures:
-        """Return the mixtures of the `models` that clients trained and of those that they have; `rules` holds each
-        client's weights, powers and offsets."""
-        weights, powers, offsets = (torch.stack(rows) for rows in zip(*rules, strict=True))
-        networks = {**dict(zip(self.trains, models.unbind(1), strict=True)), OWN: self._own, **self._server}
-        figures = self._accuracies(networks, weights, powers, offsets)
-        return Mixtures(models.cpu(), weights, powers, offsets, figures)
+    def _evaluated(self, models: Tensor, rules: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Mixtures:
+        """Return the clients' mixtures with their accuracies.
 
-    def _accuracies(
-        self, networks: Mapping[int, Tensor], weights: Tensor, powers: Tensor, offsets: Tensor
-    ) -> np.ndarray:
-        """Return (clients, figures and sums), on the clients' test records."""
+        Args:
+            models: (clients, trained, parameters), the models that they trained, as `trains` says.
+            rules: Each client's weights, powers and offsets.
+        """
+        shares, powers, added = (torch.stack(rows) for rows in zip(*rules, strict=True))
+        networks = {**dict(zip(self.trains, models.unbind(1), strict=True)), OWN: self._own, **self._server}
+        return Mixtures(models.cpu(), shares, powers, added, self._accuracies(networks, shares, powers, added))
+
+    def _accuracies(self, networks: Mapping[int, Tensor], shares: Tensor, powers: Tensor, added: Tensor) -> np.ndarray:
+        """Return (clients, figures and sums), on the clients' test records.
+
+        Args:
+            networks: By member, the clients' models, one row each.
+            shares: (clients, members) weights.
+            powers: (clients, members).
+            added: (clients, members, width) offsets.
+        """
         task, data = self._task, self._clients.data
-        needed = {LOCAL} | {NETWORKS[member] for member in weights.any(dim=0).nonzero().squeeze(1).tolist()}
+        needed = {LOCAL} | {NETWORKS[member] for member in shares.any(dim=0).nonzero().squeeze(1).tolist()}
         said = {one: self._log_probabilities(networks[one], data.test, self._who) for one in sorted(needed)}
         mixed = []
-        for place, mine in enumerate(weights):
+        for place, mine in enumerate(shares):
             there = mine.nonzero().squeeze(1)  # the others may have overflowed
             spoken = torch.stack([said[NETWORKS[member]][place] for member in there.tolist()])
-            mixed.append(mixture(task, spoken, mine[there], powers[place][there], offsets[place][there]))
+            mixed.append(mixture(task, spoken, mine[there], powers[place][there], added[place][there]))
         alone = task.figures(sums_on_test_records(data, self._who, said[LOCAL]))
         sums = sums_on_test_records(data, self._who, mixed)
         return np.column_stack([alone[:, task.metrics.index(task.score)], task.figures(sums), sums])
@@ -210,10 +222,14 @@ class Blending(Mixing):
 
     trains = (LOCAL, TUNED)
 
-    def _mixtures(self) -> Mixtures:
+    @functools.cached_property
+    def _folds(self) -> list[Tensor]:
+        """Number of the fold of each training record, one tensor for each client."""
         groups = [self._task.group(self._training(place)[1].numpy()) for place in range(len(self._who))]
         dealt = zip(groups, self._clients.gate.source.keys(("blend",), self._who), strict=True)
-        self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
+        return [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
+
+    def _mixtures(self) -> Mixtures:
         said = [torch.zeros(len(MEMBERS), len(mine), self._task.width) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):
@@ -225,7 +241,7 @@ class Blending(Mixing):
             for member, models in (judged | self._server).items():
                 self._judge(models, held_out, fold, [rows[member] for rows in said])
         models = torch.stack([self._train_alone(), tuned], dim=1)
-        return self._measured(models, [self._rules(place, mine) for place, mine in enumerate(said)])
+        return self._evaluated(models, [self._rules(place, mine) for place, mine in enumerate(said)])
 
     def _judge(self, models: Tensor, held_out: Split, fold: int, said: list[Tensor]) -> None:
         """Write the log-probabilities of each client's records in a fold into `said`."""
@@ -263,12 +279,18 @@ class Blending(Mixing):
             powers[OWN] = powers[twin]
         return found, powers, added
 
-    def _recalibrated(self, said: Tensor, targets: Tensor, folds: Tensor) -> Tensor:
-        """Return the log-probabilities `said` (records, width) of the server's model, each record's recalibrated on the
-        folds that it is not in."""
+    def _recalibrated(self, said: Tensor, targets: Tensor, fold_of: Tensor) -> Tensor:
+        """Return the log-probabilities of the server's model, each record's recalibrated on the folds that it is not
+        in.
+
+        Args:
+            said: (records, width), what the server's model says of a client's training records.
+            targets: (records,) of the same records.
+            fold_of: (records,) numbers of their folds.
+        """
         found = torch.empty_like(said)
         for fold in range(FOLDS):
-            inside = folds == fold
+            inside = fold_of == fold
             fitted = self._task.recalibrate(said[~inside], targets[~inside])
             found[inside] = self._task.sharpen(said[inside], *fitted)
         return found
@@ -286,10 +308,10 @@ class Blending(Mixing):
 class Recalibrating(Mixing):
     """Some clients that recalibrate the server's model on their records.
 
-    A client with at least ENOUGH training records for each feature, and for one more, predicts with the mean of the
-    probabilities of that model and of the one that it trained alone; one with fewer predicts with the recalibrated
-    model. Where the server's model overflowed, a client predicts with the model that it trained alone; where the server
-    has none, with the method's personal model, if it has taken part.
+    A client with more effective training records than `enough_records` predicts with the mean of the probabilities of
+    that model and of the one that it trained alone; one with fewer predicts with the recalibrated model. Where the
+    server's model overflowed, a client predicts with the model that it trained alone; where the server has none, with
+    the method's personal model, if it has taken part.
     """
 
     trains = (LOCAL,)
@@ -299,7 +321,7 @@ class Recalibrating(Mixing):
         alone = self._on_training_records(local)
         served = self._on_training_records(self._server[ADJUSTED]) if self._server else [None] * len(self._who)
         rules = [self._rules(place, *said) for place, said in enumerate(zip(alone, served, strict=True))]
-        return self._measured(local.unsqueeze(1), rules)
+        return self._evaluated(local.unsqueeze(1), rules)
 
     def _on_training_records(self, models: Tensor) -> list[Tensor | None]:
         """Return the log-probabilities of each client's training records by its row of `models`; None where that
@@ -320,7 +342,8 @@ class Recalibrating(Mixing):
         added = torch.zeros(len(MEMBERS), self._task.width)
         if served is not None:
             powers[RECALIBRATED], added[RECALIBRATED] = self._task.recalibrate(served, targets)
-            enough = len(targets) >= ENOUGH * (math.prod(self._clients.data.shape) + 1)
+            records = effective_records(self._task.group(targets.numpy()), len(self._task.groups))
+            enough = records > self._enough
             found[[LOCAL, RECALIBRATED] if enough and alone is not None else [RECALIBRATED]] = 1
         else:
             found[LOCAL if self._server or not self._own_is_sound(place) else OWN] = 1

@@ -24,7 +24,6 @@ from sordino.federation import message as messages
 from sordino.federation.message import Message
 from sordino.federation.purity import Surroundings
 from sordino.learning.network import Learner, Records
-from sordino.learning.stacked import squared_lengths
 from sordino.method import Method, Result, check_returned, result_of
 from sordino.models.tokens import examples
 from sordino.privacy.clipping import CompiledSum
@@ -34,7 +33,9 @@ from sordino.privacy.noise import Covered
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 
 STACKS_REMEMBERED = 64
-"""Number of stacks of clients of which the lengths of records are remembered."""
+"""Number of stacks of clients of which records, or their lengths, are remembered."""
+NUMBERS_REMEMBERED = 2**22
+"""Most numbers in the records of stacks that are remembered: they may be copies."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,14 @@ class UnequalKeepingError(UserError):
 class Execution(Protocol):
     """A way to run steps and evaluate models: one client after the other, or many stacked."""
 
-    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray, shared: bool = True) -> list[list[int]]:
         """Split clients into groups that are worked on together.
 
         Args:
             order: Places of the clients, in the order in which they are to be worked on.
             stack: Largest size of a group.
             kinds: Kind of the client at each place; a group has one kind only.
+            shared: Whether the work is worth sharing among processes.
         """
 
     def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
@@ -139,8 +141,9 @@ class Clients:
         self._keeper = learner.keeper(data.shape) if method.unit.record_level else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
-        self._lengths: dict[tuple[int, ...], Tensor] = {}
-        """Squared lengths of the records of stacks of clients, which do not change from round to round."""
+        self._records: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        self._reach: dict[tuple[int, ...], Tensor | None] = {}
+        """Records of stacks of clients with their targets, and their `Chain.reach`."""
         self._kind: type[PrivateRecords] = PrivateRecords
         learner.module.to(self.device)
         self._surroundings = Surroundings(method, learner, examples(learner.written, 1, data.shape, 0).to(self.device))
@@ -239,24 +242,30 @@ class Clients:
         thresholds = release.thresholds(public)
         assert thresholds is not None
         clips = thresholds.rows.expand(len(question.clients), -1)
-        x, y, _ = (None if part is None else part.to(self.device) for part in self.data.train.stacked(question.clients))
-        assert x is not None
-        assert y is not None
-        sizes, number, together = (
-            self.data.train.sizes[question.clients].tolist(),
-            question.number,
-            tuple(question.clients),
-        )
-        if together not in self._lengths:
-            if len(self._lengths) >= STACKS_REMEMBERED:
-                self._lengths.clear()
-            self._lengths[together] = squared_lengths(x)
-        reach = self._lengths[together]
+        number, together = question.number, tuple(question.clients)
+        (x, y, reach), sizes = self._stacked(together), self.data.train.sizes[question.clients].tolist()
         if release.drawn:
             batches = self.gate.batches(number, question.clients, clips, release.normalised)
             return Stack(x, y, sizes, self.learner, None, batches, reach, (number, together))
         exit = self.gate.stacked_gradients(number, question.clients, clips)
         return Stack(x, y, sizes, self.learner, exit, reach=reach)
+
+    def _stacked(self, clients: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the stacked records and targets of clients, and the records' `Chain.reach`. Of some stacks they are
+        remembered, because they do not change from round to round: records where they are not too many."""
+        found = self._records.get(clients)
+        if found is None:
+            x, y, _ = self.data.train.stacked(clients)
+            found = x.to(self.device), y.to(self.device)
+            room = sum(records.numel() for records, _ in self._records.values()) + x.numel() <= NUMBERS_REMEMBERED
+            if room and len(self._records) < STACKS_REMEMBERED:
+                self._records[clients] = found
+        if clients not in self._reach:
+            if len(self._reach) >= STACKS_REMEMBERED:
+                self._reach.clear()
+            assert self.learner.chain is not None
+            self._reach[clients] = self.learner.chain.reach(found[0])
+        return *found, self._reach[clients]
 
     def kinds(self, step: str, who: np.ndarray, took_part: np.ndarray) -> np.ndarray:
         """Return the kind of each client: clients of one kind may be stacked for a step.
@@ -273,8 +282,17 @@ class Clients:
             return np.zeros(len(who), dtype=np.int64)
         if self._held_out or not takes_gradients_alone(self.steps[step]):
             return np.arange(len(who))
-        alike = np.stack([self.gate.allowance.of_records.steps[who], took_part], axis=1)
-        return np.unique(alike, axis=0, return_inverse=True)[1].reshape(-1)
+        alike = self.gate.allowance.of_records.steps[who] * (np.int64(took_part.max(initial=0)) + 1) + took_part
+        if (alike == alike[:1]).all():
+            return np.zeros(len(who), dtype=np.int64)
+        return np.unique(alike, return_inverse=True)[1]
+
+    def summed_records(self, step: str, who: np.ndarray) -> float | None:
+        """Return the expected number of records in the batches over which clients `who` make their sums of gradients in
+        a step; None for steps that make none."""
+        if not any(release.made_of_gradients and release.drawn for release in self.steps[step].values()):
+            return None
+        return self.gate.allowance.of_records.expected_records(who.tolist())
 
     @property
     def protects_records(self) -> bool:

@@ -19,6 +19,7 @@ from sordino.errors import UserError
 from sordino.federation import message as messages
 from sordino.federation.client import Clients, Done, Execution, Question
 from sordino.learning.network import Records
+from sordino.learning.stacked import copy_contiguous
 from sordino.learning.vmapped import as_one, obstacle, over_clients
 from sordino.method import Result
 from sordino.privacy.gradients import PrivateRows
@@ -75,16 +76,17 @@ def stack_size(parameters: int) -> int:
     return max(1, min(STACK, STACKED_NUMBERS // parameters))
 
 
-def stack_count(clients: int, size: int) -> int:
-    """Return the number of stacks of at most `size` clients."""
+def stack_count(clients: int, size: int, shared: bool = True) -> int:
+    """Return the number of stacks of at most `size` clients: an even one, which keeps two workers equally busy, where
+    the work is to be `shared` among workers."""
     stacks = -(-clients // size)
-    return stacks + stacks % 2 if clients > 1 else stacks  # an even number keeps two workers equally busy
+    return stacks + stacks % 2 if shared and clients > 1 else stacks
 
 
 class Alone:
     """One client after the other."""
 
-    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray, shared: bool = True) -> list[list[int]]:
         """Split clients into groups of one, in the given order."""
         return order.reshape(-1, 1).tolist()
 
@@ -127,14 +129,14 @@ class Alone:
 class Stacked:
     """Many clients at once, whose networks are small: a step runs under `vmap`."""
 
-    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray, shared: bool = True) -> list[list[int]]:
         """Split clients into stacks of at most `stack`, of one kind each; the kind that comes first in `order` is
         first."""
         found = []
         different = list(dict.fromkeys(kinds[order].tolist()))
         for kind in different:
             part = order[kinds[order] == kind]
-            count = stack_count(len(part), stack) if len(different) == 1 else -(-len(part) // stack)
+            count = stack_count(len(part), stack, shared and len(different) == 1)
             found += [one.tolist() for one in np.array_split(part, count)]
         return found
 
@@ -170,16 +172,17 @@ class Stacked:
         shared = messages.shared_part(question.message, clients.device)
         own = messages.own_part(question.message, question.clients, clients.device)
         tensors = {name: value for name, value in shared.items() if isinstance(value, Tensor)}
-        own |= {name: value.repeat(count, *(1 for _ in value.shape)) for name, value in tensors.items()}
-        turns = {"participations": me["participations"][0].to(clients.device, copy=True)}
-        mine = {name: rows.to(clients.device) for name, rows in me.items() if name not in turns}
+        own |= {name: copy_contiguous(value.expand(count, *value.shape)) for name, value in tensors.items()}
+        turns = me["participations"][0].to(clients.device, copy=True)
 
-        def one(me: Any, own: Any, figures: dict[str, Tensor]) -> tuple[Any, ...]:
-            result = step(shared | own, me | turns, PrivateRows(stack, figures))
+        def one(own: Any, figures: dict[str, Tensor]) -> tuple[Any, ...]:
+            rows = as_one(lambda name: me[name].to(clients.device))
+            mine = Recalled(me, lambda name: turns if name == "participations" else rows(name))
+            result = step(shared | own, mine, PrivateRows(stack, figures))
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
         with explaining_vmap(clients, "clients", ONE_BY_ONE):
-            sent, kept, start = over_clients(one, count, mine, own, stack.figures)
+            sent, kept, start = over_clients(one, count, own, stack.figures)
         return Done(sent, kept, start.get("start"))
 
     def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:

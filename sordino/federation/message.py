@@ -71,9 +71,11 @@ def _parts(value: Any, place: str) -> Iterator[bytes]:
         yield b"each"
         value = value.values
     if isinstance(value, Tensor):
-        content = value.detach().cpu().contiguous()
+        content = value.detach().cpu()
         yield f"{content.dtype}{tuple(content.shape)}".encode()
-        yield content.reshape(-1).view(torch.uint8).numpy().tobytes()
+        if content.dtype == torch.bfloat16:  # numpy has no such numbers
+            content = content.view(torch.int16)
+        yield content.numpy().tobytes()
     elif isinstance(value, Mapping):
         yield f"table {len(value)}".encode()
         for key, one in value.items():

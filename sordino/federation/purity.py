@@ -51,6 +51,8 @@ OPENED = 20_000
 """Number of objects after which those of other packages are no longer opened: one may hold a whole library."""
 CONTAINERS = (dict, MappingProxyType, list, tuple, collections.deque, set, frozenset)
 """Containers that may be replaced by another with equal entries."""
+PLAIN, WRAPPED = (str, bool, int, float, complex, bytes), (staticmethod, classmethod)
+"""Values that are compared as text, and what wraps a class's functions."""
 WORKED_IN = ("_bound", "_keepers", "_squaring")
 """Attributes of a learner that Sordino writes in a step."""
 
@@ -76,6 +78,7 @@ class Surroundings:
         it computes once, such as a table of positions, exists before the first client's step."""
         self._method, self._learner = method, learner
         self._refusal: str | None = None
+        self._last: dict[str, Any] | None = None
         self._lazy = {name for kind in type(method).__mro__ for name in _lazy(kind)}
         self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
         layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
@@ -99,9 +102,10 @@ class Surroundings:
         """
         if self._refusal is not None:
             raise UserError(self._refusal)
-        before = self._seen()
+        # Nobody else has the copies of method and network in hand; a user's classes and modules are everybody's.
+        before = self._seen() if self._modules or self._last is None else self._last
         yield
-        after = self._seen()
+        after = self._last = self._seen()
         changed = [name for name in {**before, **after} if before.get(name, Same(before)) != after.get(name)]
         if changed:
             self._refusal = (
@@ -131,15 +135,19 @@ class Look:
     def __init__(self, homes: set[str], network: nn.Module) -> None:
         """`homes` are the modules whose functions and classes are opened; Sordino binds the parameters of `network` to
         each client's model, and switches it between training and evaluation."""
-        self._homes = homes
-        self._bound = {id(one) for one in (*network.modules(), *network.parameters())}
+        self._homes, self._written = homes, network
         self._met: dict[int, Any] = {}  # they live on here, so that no other gets their place
+
+    @functools.cached_property
+    def _bound(self) -> set[int]:
+        """Identities of the network's layers and parameters."""
+        return {id(one) for one in (*self._written.modules(), *self._written.parameters())}
 
     def at(self, value: Any, depth: int) -> Any:
         """Take a snapshot of a value that compares equal until somebody changes it."""
-        if isinstance(value, staticmethod | classmethod):
+        if isinstance(value, WRAPPED):
             value = value.__func__
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        if value is None or isinstance(value, PLAIN):
             return type(value), repr(value)  # nan equals itself as text
         if id(value) in self._met or not depth:
             return Same(value)
@@ -151,22 +159,30 @@ class Look:
         return [self.at(one, depth) for one in itertools.islice(values, ENTRIES)]
 
     def _named(self, values: Mapping[Any, Any], depth: int) -> list[Any]:
-        return [(self.at(key, depth), self.at(one, depth)) for key, one in itertools.islice(values.items(), ENTRIES)]
+        # Names need no snapshot: texts are what they are.
+        return [
+            (key if type(key) is str else self.at(key, depth), self.at(one, depth))
+            for key, one in itertools.islice(values.items(), ENTRIES)
+        ]
 
     def _inside(self, value: Any, depth: int) -> Any:
         """Take a snapshot of an object of any kind."""
         found: Any = None
-        if isinstance(value, Tensor):
+        if type(value) is dict:  # most objects are: not to be held against every other kind first
+            found = len(value), self._named(value, depth)
+        elif isinstance(value, FunctionType):
+            found = self._run(value, depth)
+        elif isinstance(value, Tensor):
             found = self._tensor(value, depth)
         elif isinstance(value, nn.Module):
             found = self._network(value, depth)
         elif isinstance(value, np.ndarray) and value.dtype.hasobject:
             found = value.shape, self._each(value.flat, depth)
-        elif isinstance(value, np.ndarray | memoryview):
+        elif isinstance(value, (np.ndarray, memoryview)):
             found = _bytes(value)
-        elif isinstance(value, set | frozenset):
+        elif isinstance(value, (set, frozenset)):
             found = frozenset(value)
-        elif isinstance(value, dict | MappingProxyType):
+        elif isinstance(value, (dict, MappingProxyType)):
             found = len(value), self._named(value, depth)
         elif isinstance(value, CONTAINERS):
             found = len(value), self._each(value, depth)
@@ -204,7 +220,7 @@ class Look:
             found = value.cache_info().misses if held else 0, self._each(held, depth)
         elif isinstance(value, functools.partial):
             found = self._each((value.func, value.args, value.keywords), depth)
-        elif isinstance(value, MethodType | BuiltinMethodType):
+        elif isinstance(value, (MethodType, BuiltinMethodType)):
             found = self._each((value.__self__, getattr(value, "__func__", None)), depth)
         elif isinstance(value, GeneratorType):
             frame = value.gi_frame

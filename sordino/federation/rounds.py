@@ -97,4 +97,5 @@ def overall(threshold: Mapping[str, Any] | None) -> float | None:
     own."""
     if threshold is None or "clip" not in threshold:
         return None
-    return float(torch.as_tensor(threshold["clip"], dtype=torch.float64).norm())
+    clip = torch.as_tensor(threshold["clip"], dtype=torch.float64)
+    return float(clip) if clip.numel() == 1 else float(clip.norm())

@@ -86,15 +86,22 @@ class Turns:
         self._place += len(taken)
         missing = cohort - len(taken)
         if missing:
-            order = self._next_pass()
-            again = np.isin(order, taken)  # they wait at the end of the new pass, so that nobody is asked twice
-            self._order, self._place = np.concatenate([order[~again], order[again]]), min(missing, int((~again).sum()))
-            taken = np.concatenate([taken, self._order[: self._place]])
+            order = self._next_pass(missing)
+            waiting = 0
+            if len(taken):
+                again = np.isin(order, taken)  # they wait at the end of the new pass, so that nobody is asked twice
+                order, waiting = np.concatenate([order[~again], order[again]]), int(again.sum())
+            self._order, self._place = order, min(missing, len(order) - waiting)
+            taken = np.concatenate([taken, order[: self._place]])
         self._latest[taken] = self._number
         self._taken = np.sort(taken).tolist()
 
-    def _next_pass(self) -> np.ndarray:
-        """Return the clients that may take part once more, in random order."""
+    def _next_pass(self, places: int) -> np.ndarray:
+        """Return the clients that may take part once more: in random order, unless `places` are left for all of them,
+        so that no order would decide anything."""
         self._passes += 1
+        if self._schedule.clients <= places:
+            order = np.arange(self._schedule.clients)
+            return order if self._limits is None else order[self._limits >= self._passes]
         order = np.random.default_rng(self._source.key("turns", self._passes)).permutation(self._schedule.clients)
         return order if self._limits is None else order[self._limits[order] >= self._passes]

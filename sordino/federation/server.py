@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from sordino.federation.replies import Answers, Sums
 from sordino.federation.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
 from sordino.federation.run_state import Ending, Restored, RunState, Served
 from sordino.federation.schedule import Schedule, Turns
-from sordino.federation.transport import Fatal, Transport
+from sordino.federation.transport import Fatal, OutOfBudgetError, Transport
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.method import Budget, Method, Replies, Result, State
@@ -97,6 +97,8 @@ class Asking:
         charged: dict[str, Row] = {}
 
         def charge() -> None:
+            if charged:  # another attempt: sites have reserved so many, and refuse more
+                self._check(name, releases, clients, opened.number, attempt=True)
             about = (question.number, opened.number, name)
             rows = self._run_state.ledger.charge(releases, *about, self._gate.allowance, public)
             self._run_state.charge(rows)
@@ -142,8 +144,16 @@ class Asking:
             raise UserError(f"A method asked the unknown client {unknown[0]}: clients are 0 to {self._clients - 1}.")
         return clients
 
-    def _check(self, step: str, releases: Releases, clients: Sequence[int], number: int) -> None:
-        """Refuse a question whose noise would not cover it, before anything is charged."""
+    def _check(self, step: str, releases: Releases, clients: Sequence[int], number: int, attempt: bool = False) -> None:
+        """Refuse a question whose noise would not cover it, before anything is charged.
+
+        Args:
+            step: name of the step.
+            releases: what it sends.
+            clients: clients that are asked.
+            number: number of the round.
+            attempt: whether this is another attempt at the question.
+        """
         summed = any(release.summed for release in releases.values())
         noise = self._gate.allowance.shared
         if summed and noise is not None and len(clients) < noise.minimum_cohort:
@@ -153,10 +163,11 @@ class Asking:
             )
         for name, release in releases.items():
             if release.record_level or release.made_of_gradients:
-                self._check_turns(step, name, release, clients)
+                self._check_turns(step, name, release, clients, attempt)
 
-    def _check_turns(self, step: str, name: str, release: Release, clients: Sequence[int]) -> None:
-        """Refuse to ask anybody more often for something of its records than was planned for."""
+    def _check_turns(self, step: str, name: str, release: Release, clients: Sequence[int], attempt: bool) -> None:
+        """Refuse to ask anybody more often for something of its records than was planned for. Where further attempts
+        at questions have used turns up, the run is out of budget."""
         if release.sources():  # made of gradients that another release takes
             return
         taken = same_turns(self.steps, step, name)
@@ -164,12 +175,19 @@ class Asking:
         turns = self._gate.allowance.of_records.turns[clients]
         most = np.minimum(turns, 1) if release.once else turns
         if (times >= most).any():
+            if attempt or self._asked_again(taken):
+                raise OutOfBudgetError
             place = int(np.argmax(times >= most))
             what = "noisy gradients" if release.made_of_gradients else name
             raise UserError(
                 f"{step} asks client {clients[place]} for {what} more often than the {int(most[place])} "
                 "times that its budget allows: ask those whom fed.sample() names, once a round."
             )
+
+    def _asked_again(self, names: Collection[str]) -> bool:
+        """Whether a question was charged for more than once for one of the releases `names`."""
+        rows = [row for row in self._run_state.ledger.rows if row.release in names and not row.exposed]
+        return len({(row.question, row.release) for row in rows}) < len(rows)
 
     def _expose_states(self, releases: Releases, clients: Sequence[int], about: tuple[int, int, str]) -> None:
         """Charge for single messages of which sums will tell, because clients remember what they sent.

@@ -12,10 +12,9 @@ import httpx
 from flwr.app import Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_from_proto
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     GetNodesRequest,
@@ -31,20 +30,10 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
-from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.protocol.carrier import Failure, Waiting
 from sordino.flower import keys
 from sordino.flower.link import HEADER, Link, LinkError
-from sordino.flower.messages import (
-    KIND,
-    HeaderInterceptor,
-    MissingObjectError,
-    UnfinishedObjectError,
-    pull_message,
-    push_message,
-    retry,
-    unwrap,
-    wrap,
-)
+from sordino.flower.messages import KIND, HeaderInterceptor, retry, to_send, unwrap, wrap
 
 PROJECT = b"""[project]
 name = "sordino"
@@ -66,11 +55,15 @@ RETRY_SECONDS = 1.0
 """Seconds after a failure until a site is asked again; it may be back."""
 CONNECTION_CHECK_SECONDS = 2.0
 """Seconds between two checks whether sites with a message under way have connected anew."""
+WAITING_SECONDS = 5.0
+"""Seconds for which a site may be unreachable before the operator is told."""
 GONE_SECONDS = 60.0
 """Seconds for which a site may be unreachable before a trip gives it up."""
 MARGIN_SECONDS = 10.0
 """Seconds by which a message outlives its trip: Flower fails when it is asked about an expired message."""
 CALL_SECONDS = 60.0
+LARGEST_PUSH = 2**26
+"""Bytes of requests to sites that are sent to the SuperLink at a time, unless one alone is larger."""
 
 
 class FlowerCarrier:
@@ -85,7 +78,8 @@ class FlowerCarrier:
             interceptors=[self._heads, RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
             verify=link.trust,
         )
-        self._here = Node(node_id=SUPERLINK_NODE_ID)
+        self._connected: dict[int, str] = {}
+        """Time at which each node last connected, as of the last check."""
         self._stopping = threading.Event()
         self._run = self._start_run(node_keys)
         self._client = self._runtime_client(RuntimeTokenHttpInterceptor(self._claim_task()))
@@ -99,20 +93,23 @@ class FlowerCarrier:
         answer = self._call(self._client.GetNodes, GetNodesRequest())
         return [node.node_id for node in answer.nodes]
 
-    def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
+    def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure | Waiting]]:
         """Carry a request to each node, and yield nodes with their answers or failures, for at most `seconds`."""
-        trip = _Trip(requests, time.monotonic() + seconds)
+        trip = _Trip(requests, time.monotonic() + seconds, self._connected)
         pause = POLL_SECONDS
         while trip.waiting and time.monotonic() < trip.until:
+            begun = time.monotonic()
             self._send(trip, seconds)
             answers = self._answers(trip)
             yield from answers
             if trip.sent and trip.is_check_due():
                 trip.note_connections(self._connections())
             yield from trip.drop_lost()
+            yield from trip.waited_for()
             pause = POLL_SECONDS if answers else min(1.1 * pause, SLOWEST_POLL)
-            if trip.waiting:
-                time.sleep(min(pause, max(0.0, trip.until - time.monotonic())))
+            if trip.waiting and not answers:  # the SuperLink has held the request where there is something to wait for
+                rest = min(begun + pause, trip.until) - time.monotonic()
+                time.sleep(max(0.0, rest))
         for node in list(trip.waiting):
             yield node, Failure("it did not answer in time")
 
@@ -169,44 +166,36 @@ class FlowerCarrier:
     def _send(self, trip: _Trip, seconds: float) -> None:
         """Send the requests that are due, with a lifetime of `seconds` and a margin."""
         due = trip.due()
-        if due:
+        if trip.needs_connections(due):
             trip.note_connections(self._connections())
-        for node in due:
-            message = Message(wrap(trip.waiting[node]), node, KIND, ttl=seconds + MARGIN_SECONDS)
-
-            def request(head: Any, tree: Any) -> PushAppMessagesRequest:
-                return PushAppMessagesRequest(messages_list=[head], message_object_trees=[tree])
-
-            try:
-                name = self._call(lambda m=message: push_message(self._client, self._here, m, request))
-            except MissingObjectError:  # the SuperLink claims to have stored all pieces, but has not
-                name = ""
-            if name:
-                trip.sent[name] = node
-            else:
-                trip.note_failure(node, "it is not connected")
+        while due:
+            request = PushAppMessagesRequest()
+            nodes: list[int] = []
+            while due and (not nodes or request.ByteSize() + len(trip.waiting[due[0]]) < LARGEST_PUSH):
+                nodes.append(due.pop(0))
+                message = Message(wrap(trip.waiting[nodes[-1]]), nodes[-1], KIND, ttl=seconds + MARGIN_SECONDS)
+                head, tree = to_send(message)
+                request.messages_list.append(head)
+                request.message_object_trees.append(tree)
+            answer = self._call(self._client.PushMessages, request)
+            for node, name in zip(nodes, answer.message_ids, strict=True):
+                if name:
+                    trip.sent[name] = node
+                else:
+                    trip.note_failure(node, "it is not connected")
 
     def _answers(self, trip: _Trip) -> list[tuple[int, bytes | Failure]]:
-        """Answers that have arrived since the last call.
-
-        It does not wait for unfinished answers, so that one slow site does not delay the others.
-        """
-        asked = [name for name in trip.sent if name not in trip.coming]
-        if asked:
-            answer = self._call(self._client.PullMessages, PullAppMessagesRequest(message_ids=asked))
-            for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-                # Errors come from the SuperLink's own node: only the message they reply to shows whose they are.
-                trip.coming[head.metadata.reply_to_message_id] = tree
+        """Answers that have arrived since the last call; the SuperLink waits a while for the first of them."""
         found: list[tuple[int, bytes | Failure]] = []
-        for name, tree in list(trip.coming.items()):
-            try:
-                content = self._content(tree)
-            except UnfinishedObjectError:
-                continue
-            del trip.coming[name]
-            node = trip.sent.pop(name, None)
+        if not trip.sent:
+            return found
+        answer = self._call(self._client.PullMessages, PullAppMessagesRequest(message_ids=list(trip.sent)))
+        for head in answer.messages_list:
+            # Errors come from the SuperLink's own node: only the message they reply to shows whose they are.
+            node = trip.sent.pop(head.metadata.reply_to_message_id, None)
             if node is None or node not in trip.waiting:
                 continue
+            content = unwrap(message_from_proto(head))
             if content is None:
                 trip.note_failure(node, "it cannot be reached")
             else:
@@ -214,19 +203,11 @@ class FlowerCarrier:
                 found.append((node, content))
         return found
 
-    def _content(self, tree: ObjectTree) -> bytes | None:
-        """Bytes of an answer; None where it is an error, or a piece of it is lost."""
-        try:
-            return unwrap(self._call(lambda: pull_message(self._client, self._here, self._run, tree, seconds=0.0)))
-        except UnfinishedObjectError:
-            raise
-        except MissingObjectError:
-            return None
-
     def _connections(self) -> dict[int, str]:
         """Time at which each node last connected."""
         answer = self._call(self._control.ListNodes, ListNodesRequest())
-        return {node.node_id: node.last_activated_at for node in answer.nodes_info}
+        self._connected = {node.node_id: node.last_activated_at for node in answer.nodes_info}
+        return self._connected
 
     def _call(self, call: Any, *arguments: Any) -> Any:
         """Make a request to the SuperLink, and retry it while the SuperLink fails transiently."""
@@ -244,21 +225,32 @@ class FlowerCarrier:
 class _Trip:
     """State of a trip under way."""
 
-    def __init__(self, requests: Mapping[int, bytes], until: float) -> None:
+    def __init__(self, requests: Mapping[int, bytes], until: float, connections: dict[int, str]) -> None:
+        """Begin a trip.
+
+        Args:
+            requests: Request to each node.
+            until: Monotonic time at which it ends.
+            connections: Time at which each node last connected, as far as is known.
+        """
         self.waiting = dict(requests)
         """Requests to the nodes that have not answered."""
         self.until = until
         self.sent: dict[str, int] = {}
         """Node of each message under way, by the message's name."""
-        self.coming: dict[str, ObjectTree] = {}
-        """Announced answers whose pieces have not all arrived, by name of the message they answer."""
         self._retry_at = dict.fromkeys(requests, 0.0)
         self._since: dict[int, float] = {}
         """Time since which each failing node has been failing."""
         self._why: dict[int, str] = {}
-        self._connections: dict[int, str] = {}
-        """Time at which each node last connected, as of the last check."""
-        self._next_check = 0.0
+        self._told: set[int] = set()
+        self._connections = connections
+        """Time at which each node last connected, as of the last check, which may have been before this trip: a node
+        that has connected anew since gets its message twice."""
+        self._next_check = time.monotonic() + CONNECTION_CHECK_SECONDS
+
+    def needs_connections(self, nodes: Sequence[int]) -> bool:
+        """Whether the connections are to be checked before anything is sent to `nodes`: some are unknown, or failed."""
+        return any(node not in self._connections or node in self._since for node in nodes)
 
     def is_check_due(self) -> bool:
         """Whether it is time to check the nodes' connections."""
@@ -274,7 +266,6 @@ class _Trip:
         for name, node in list(self.sent.items()):
             if connections.get(node) != self._connections.get(node):
                 del self.sent[name]
-                self.coming.pop(name, None)
         self._connections, self._next_check = connections, time.monotonic() + CONNECTION_CHECK_SECONDS
 
     def due(self) -> list[int]:
@@ -288,6 +279,14 @@ class _Trip:
         self._retry_at[node] = now + RETRY_SECONDS
         self._since.setdefault(node, now)
         self._why[node] = why
+
+    def waited_for(self) -> list[tuple[int, Waiting]]:
+        """Nodes that have been unreachable for `WAITING_SECONDS`; each is told once."""
+        now = time.monotonic()
+        late = [node for node, since in self._since.items() if node in self.waiting and now - since > WAITING_SECONDS]
+        new = [node for node in late if node not in self._told]
+        self._told.update(new)
+        return [(node, Waiting(self._why[node])) for node in new]
 
     def drop_lost(self) -> list[tuple[int, Failure]]:
         """Give up nodes that have been unreachable for `GONE_SECONDS`, and return their failures."""

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ FLEET, HEALTH = "/v1/fleet/", "/health"
 """Paths that are open to sites."""
 STARTS_RUN = "/v1/control/start-run"
 """Path that the operator requests when all sites are registered."""
-HOLD_SECONDS = 1.0
-"""Seconds for which a site's request for messages is held where there are none: a message then needs no other request
-to find its site."""
-HOLD_CHECK_SECONDS = 0.02
-MOST_HELD = 16
-"""Requests that are held at the same time; each takes one of the server's threads, of which there are forty."""
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 Scope = MutableMapping[str, Any]
@@ -248,16 +242,23 @@ def main() -> None:
 
     threading.Thread(target=follow, daemon=True).start()
     keep_rotating(Path(options["log"]))
+    import anyio.to_thread
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
-    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
+
+    from sordino.flower.handlers import THREADS, MessageHandlers
+
+    @contextlib.asynccontextmanager
+    async def enough_threads(_: Any) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        yield
 
     extensions.get_middleware = lambda: (
         Middleware(Guard, secret=options["secret"], max_request_bytes=options["max_request_bytes"]),
     )
-    fleet_handlers.push_messages = refuse_foreign_replies(fleet_handlers.push_messages)
-    fleet_handlers.pull_messages = hold_requests(fleet_handlers.pull_messages)
+    extensions.get_lifespan_contexts = lambda: (enough_threads,)
+    MessageHandlers().install()
     folder = Path(options["folder"])
     sys.argv = [
         "flower-superlink",
@@ -269,41 +270,6 @@ def main() -> None:
         *("--ssl-ca-certfile", str(folder / keys.AUTHORITY)),
     ]
     flower_superlink()
-
-
-def hold_requests(pull_messages: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap Flower's handler of requests for messages, so that it waits a while for a message where there is none.
-
-    A site that dies while its request is held loses a message that comes meanwhile, as it would on the way; it is sent
-    again when the site connects anew.
-    """
-    free = threading.Semaphore(MOST_HELD)
-
-    def pulled(**given: Any) -> Any:
-        answer = pull_messages(**given)
-        if answer.messages_list or not free.acquire(blocking=False):
-            return answer
-        try:
-            until = time.monotonic() + HOLD_SECONDS
-            while not answer.messages_list and time.monotonic() < until:
-                time.sleep(HOLD_CHECK_SECONDS)
-                answer = pull_messages(**given)
-        finally:
-            free.release()
-        return answer
-
-    return pulled
-
-
-def refuse_foreign_replies(push_messages: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap Flower's handler of replies, so that it refuses a reply that a node gives in another node's name."""
-
-    def pushed(request: Any, state: Any) -> Any:
-        if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
-            raise ValueError("A node replies in another node's name.")
-        return push_messages(request=request, state=state)
-
-    return pushed
 
 
 if __name__ == "__main__":

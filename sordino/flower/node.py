@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import httpx
 import torch
@@ -34,16 +33,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from sordino.deploy.site.site import Site
 from sordino.errors import UserError
 from sordino.flower import keys
-from sordino.flower.messages import (
-    TRANSIENT_STATUS,
-    MissingObjectError,
-    is_untrusted,
-    pull_message,
-    push_message,
-    retry,
-    unwrap,
-    wrap,
-)
+from sordino.flower.messages import TRANSIENT_STATUS, is_untrusted, retry, to_send, unwrap, wrap
 from sordino.flower.serving import parse_address
 
 HEARTBEAT_SECONDS = 10.0
@@ -116,18 +106,15 @@ class Connection:
         answer = self._client.PullMessages(PullMessagesRequest(node=self._node))
         if not answer.messages_list:
             return None
-        head = message_from_proto(answer.messages_list[0])
-        return pull_message(self._client, self._node, head.metadata.run_id, answer.message_object_trees[0])
+        return message_from_proto(answer.messages_list[0])
 
     def reply(self, message: Message) -> None:
         """Send a reply, with retries."""
-
-        def request(head: Any, tree: Any) -> PushMessagesRequest:
-            return PushMessagesRequest(
-                node=self._node, messages_list=[head], message_object_trees=[tree], clientapp_runtime_list=[0.0]
-            )  # no durations: how long a site works depends on its data
-
-        retry(lambda: push_message(self._client, self._node, message, request), REFUSED_SECONDS)
+        head, tree = to_send(message)
+        request = PushMessagesRequest(
+            node=self._node, messages_list=[head], message_object_trees=[tree], clientapp_runtime_list=[0.0]
+        )  # no durations: how long a site works depends on its data
+        retry(lambda: self._client.PushMessages(request), REFUSED_SECONDS)
 
     def close(self) -> None:
         """Tell the server that this node leaves, if the server can be reached."""
@@ -194,8 +181,6 @@ def _answer_messages(
                 connection.reply(_reply(message, answer))
                 pause = FIRST_POLL
                 continue
-        except MissingObjectError:
-            pass  # the server has given up the message
         except (httpx.HTTPError, ValueError) as error:
             if not _keeps_connection(error):
                 raise ConnectionLostError from error

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.deploy.protocol.roster import Member, roster_toml
+from sordino.deploy.protocol.roster import NAME_LENGTH, Member, roster_toml
 from sordino.errors import UserError, quoted, writing
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
@@ -27,7 +27,6 @@ SITES = "sites.toml"
 MARK = "sordino-site"
 """First word of the text in a site's NAME.pub."""
 DEFAULT_ADDRESS = "0.0.0.0:8000"
-NAME_LENGTH = 64
 
 
 @dataclass(frozen=True)

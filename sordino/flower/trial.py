@@ -227,7 +227,9 @@ class Trial:
         """Run the trial; its summary includes the accuracies at its sites."""
         with self.processes.sites.report_ended(tell):
             result = self.begin(watch, tell)
-        return add_accuracies(result, self.folders)
+        result = add_accuracies(result, self.folders)
+        self.store.resummarize(result.run, result.to_dict())
+        return result
 
 
 @contextlib.contextmanager

@@ -48,10 +48,10 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 Norm = nn.GroupNorm | nn.LayerNorm
-LARGEST = 2.0**64
+LARGEST_NORM = 2.0**64
 """The largest norm of a layer's inputs for which the bounds are proven."""
 UNDERFLOW = 2.0**-70
-"""More than what rounding of denormal numbers (2^-150 for each entry, times `LARGEST`) adds to one record's norm."""
+"""More than what rounding of denormal numbers (2^-150 for each entry, times `LARGEST_NORM`) adds to a record's norm."""
 
 
 @dataclass
@@ -107,6 +107,17 @@ class Page:
     def parameters(self) -> int:
         """Number of parameter tensors of the layer."""
         return sum(1 for _ in self.layer.parameters())
+
+    def blank(self, records: Tensor) -> None:
+        """Put zeros in place of what is kept of some records, a boolean for each: numbers that are not finite stay so
+        whatever they are multiplied by."""
+
+        def blanked(rows: Tensor) -> Tensor:
+            return torch.where(records.view(-1, *(1 for _ in rows.shape[1:])), 0.0, rows)
+
+        self.inputs = blanked(self.inputs)
+        self.slope = None if self.slope is None else blanked(self.slope)
+        self._gradients = None if self._gradients is None else [blanked(part) for part in self._gradients]
 
     def sum_of_squares(self) -> list[Tensor]:
         """The sum over records of the squared gradient, entry by entry, for each parameter of the layer."""
@@ -254,7 +265,7 @@ class Page:
 
 def _limit_to_proof(products: Tensor) -> Tensor:
     """Products of inputs; infinite where they are too large for the argument above."""
-    return torch.where(products <= LARGEST**2, products, torch.inf)
+    return torch.where(products <= LARGEST_NORM**2, products, torch.inf)
 
 
 def rounding(operations: int, numbers: Tensor) -> Tensor:

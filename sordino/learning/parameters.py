@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -24,17 +25,17 @@ class Layout:
         named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
         return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """The number of entries of each tensor."""
         return [math.prod(shape) for shape in self.shapes]
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """The number of entries of the flat vector."""
         return sum(self.sizes)
 
-    @property
+    @functools.cached_property
     def layers(self) -> list[int]:
         """The number of entries of each layer: the tensors of one module (weight and bias) are one layer."""
         sizes: dict[str, int] = {}

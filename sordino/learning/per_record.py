@@ -36,6 +36,7 @@ class Contributions(Protocol):
 
     def part_norms(self, thresholds: int) -> Tensor: ...
     def weighted_sum(self, weights: Tensor) -> Tensor: ...
+    def blank(self, records: Tensor) -> None: ...
 
 
 class Keeper(Protocol):
@@ -92,6 +93,11 @@ class Book:
             by_page = by_part.unbind(dim=1)
         parts = [part for page, mine in zip(self.pages, by_page, strict=True) for part in page.weighted_sum(mine)]
         return torch.cat([part.reshape(-1) for part in parts])
+
+    def blank(self, records: Tensor) -> None:
+        """Forget the gradients of some records, a boolean for each: they are zero from now on."""
+        for page in self.pages:
+            page.blank(records)
 
     def sum_of_squares(self) -> Tensor:
         """The flat sum over records of squared gradients."""

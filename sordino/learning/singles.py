@@ -56,8 +56,12 @@ class FormedBook:
         found = []
         for weight, part in zip(by_part.unbind(dim=1), parts, strict=True):
             # Zero times NaN is not zero.
-            found.append(weight @ torch.where(weight.unsqueeze(1) > 0, part, 0.0))
+            found.append(weight @ torch.where(weight.unsqueeze(1) != 0, part, 0.0))
         return torch.cat(found)
+
+    def blank(self, records: Tensor) -> None:
+        """Forget the gradients of some records, a boolean for each: they are zero from now on."""
+        self.gradients[records] = 0.0
 
     def sum_of_squares(self) -> Tensor:
         """The flat sum over records of squared gradients."""

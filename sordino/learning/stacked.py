@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sordino.learning.pages import LARGEST, rounding
+from sordino.learning.pages import LARGEST_NORM, rounding
 from sordino.learning.recordwise import has_hooks
 from sordino.learning.vmapped import under_vmap
 
@@ -24,6 +24,11 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
     nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
 }
 """Each activation, and the gradient at its input from the gradient at its output and that output."""
+
+NARROW, CACHED = 16, 2**21
+"""Records for each output from which a linear layer's outputs may lie in memory output by output, not record by record,
+and numbers in its inputs up to which they do. All that follows then works through long rows, in half of the time; but
+where the inputs fit into no cache, the product takes longer than that."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Linear:
 
     def of(self, flat: Tensor) -> Parameters:
         """The layer's parameters in stacked flat vectors, as views."""
-        weight = flat[:, self.begin : self.middle].unflatten(1, (self.outputs, self.inputs))
+        weight = flat[:, self.begin : self.middle].view(len(flat), self.outputs, self.inputs)
         return weight, flat[:, self.middle : self.middle + self.outputs] if self.bias else None
 
 
@@ -107,14 +112,14 @@ class Chain:
     def pages(self, flat: Tensor, x: Tensor, y: Tensor) -> list[tuple[Linear, Tensor, Tensor]]:
         """The linear layers in their order, each with its inputs (clients, records, inputs) and the slope of each
         record's loss at its outputs (clients, records, outputs)."""
-        found = self._backward(self._parameters(flat), x, y, 1.0)
+        found = self._backward(self._parameters(flat), x, y, None, by_output=True)
         return [(self._linear(place), below, slope) for place, below, slope in found][::-1]
 
     def sums_of_squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """`squares` of all clients, (clients, parameters): a record's gradient is the product of its slope and its
         input, so the squared gradient is the product of their squares."""
         found = flat.new_empty(flat.shape)
-        share = 1.0 if weight is None else weight.unsqueeze(2)
+        share = None if weight is None else weight.unsqueeze(2)
         for place, below, slope in self._backward(self._parameters(flat), x, y, share):
             by_weight, by_bias = self._linear(place).of(found)
             squared = slope.square()
@@ -146,6 +151,11 @@ class Chain:
         pieces = [part.flatten(1) for parts in parameters.values() for part in parts if part is not None]
         return torch.cat(pieces, dim=1)
 
+    def reach(self, x: Tensor) -> Tensor | None:
+        """The `reach` of records, whatever the model; None where they are not themselves inputs of a linear layer."""
+        first = self.layers[0]
+        return reach(x, first.bias) if isinstance(first, Linear) else None
+
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """(clients, records, outputs)."""
         return self._forward(self._parameters(flat), x)[-1]
@@ -160,16 +170,22 @@ class Chain:
         return {place: layer.of(flat) for place, layer in enumerate(self.layers) if isinstance(layer, Linear)}
 
     def _backward(
-        self, parameters: dict[int, Parameters], x: Tensor, y: Tensor, share: float | Tensor
+        self,
+        parameters: dict[int, Parameters],
+        x: Tensor,
+        y: Tensor,
+        share: float | Tensor | None,
+        by_output: bool = False,
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The linear layers from last to first: place, inputs, and the slope of the loss at the outputs.
 
-        The loss is the sum of the records' losses, each times its `share`. A layer's parameters may be changed
-        as soon as it has been handed out.
+        The loss is the sum of the records' losses, each times its `share`; None for one. A layer's parameters may be
+        changed as soon as it has been handed out.
         """
-        outs = self._forward(parameters, x)
+        outs = self._forward(parameters, x, by_output)
         slope = self._slopes(outs[-1], y)
-        slope *= share
+        if share is not None:
+            slope *= share
         for place in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[place]
             if not isinstance(layer, Linear):
@@ -179,20 +195,32 @@ class Chain:
             yield place, outs[place], slope
             slope = lower
 
-    def _forward(self, parameters: dict[int, Parameters], x: Tensor) -> list[Tensor]:
-        """Inputs of each layer, then the outputs of the last."""
+    def _forward(self, parameters: dict[int, Parameters], x: Tensor, by_output: bool = False) -> list[Tensor]:
+        """Inputs of each layer, then the outputs of the last; `by_output` as for `linear`."""
         outs = [x.flatten(2)]
         for place, layer in enumerate(self.layers):
             if isinstance(layer, Linear):
-                weight, bias = parameters[place]
-                turned = weight.transpose(1, 2)
-                out = (
-                    torch.bmm(outs[-1], turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), outs[-1], turned)
-                )
-                outs.append(out)
+                outs.append(linear(outs[-1], *parameters[place], by_output))
             else:
                 outs.append(ACTIVATIONS[layer][0](outs[-1]))
         return outs
+
+
+def linear(below: Tensor, weight: Tensor, bias: Tensor | None, by_output: bool = False) -> Tensor:
+    """Outputs of stacked linear layers on their inputs `below`: (clients, records, outputs). Those of narrow layers may
+    lie in memory `by_output` (`NARROW`), which rounds them otherwise."""
+    if by_output and below.shape[1] >= NARROW * weight.shape[1] and below.numel() <= CACHED:
+        found = torch.bmm(weight, below.transpose(1, 2))
+        return (found if bias is None else found.add_(bias.unsqueeze(2))).transpose(1, 2)
+    turned = weight.transpose(1, 2)
+    return torch.bmm(below, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), below, turned)
+
+
+def row_lengths(rows: Tensor) -> Tensor:
+    """L2 norm of each row, in double precision: (clients, records) of (clients, records, numbers)."""
+    if rows.stride(2) == 1:
+        return torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64)
+    return rows.double().square_().sum(dim=2).sqrt_()  # where numbers of a row lie apart torch's norm is slow
 
 
 def copy_contiguous(tensor: Tensor) -> Tensor:
@@ -221,9 +249,11 @@ def _growth(most: int, size: int, dtype: torch.dtype, device: torch.device, prec
     return 1 + float(rounding(most + 8, numbers)) + float(rounding(size, norms))
 
 
-def squared_lengths(rows: Tensor) -> Tensor:
-    """Squared L2 norm of each record of stacked clients, in double precision: (clients, records)."""
-    return torch.linalg.vector_norm(rows.flatten(2), dim=2, dtype=torch.float64).square()
+def reach(rows: Tensor, bias: bool) -> Tensor:
+    """Length of each record's inputs of a linear layer, with a one behind them where it has a `bias`, in double
+    precision: (clients, records). Infinite where they are too long for a bound."""
+    squared = row_lengths(rows.flatten(2)).square() + (1 if bias else 0)
+    return torch.where(squared <= LARGEST_NORM**2, squared, torch.inf).sqrt()
 
 
 class StackedBook:
@@ -232,8 +262,8 @@ class StackedBook:
     def __init__(
         self, pages: list[tuple[Linear, Tensor, Tensor]], most: int, size: int, reach: Tensor | None = None
     ) -> None:
-        """`most` is how many records a sum may have, `size` the number of parameters, `reach` the squared lengths of
-        the records where they are known."""
+        """`most` is how many records a sum may have, `size` the number of parameters, `reach` that of the first layer's
+        inputs where it is known."""
         self.pages, self.most, self.size, self._reach = pages, most, size, reach
 
     @classmethod
@@ -248,10 +278,9 @@ class StackedBook:
             x: records, (clients, records, ...).
             y: their targets, (clients, records).
             most: the largest number of records that a sum may have.
-            reach: `squared_lengths` of the records, where they have been computed before.
+            reach: `Chain.reach` of the records, where it has been computed before.
         """
-        first = isinstance(chain.layers[0], Linear)  # else its inputs are not the records themselves
-        return cls(chain.pages(flat, x, y), most, flat.shape[1], reach if first else None)
+        return cls(chain.pages(flat, x, y), most, flat.shape[1], reach)
 
     def layer_norms(self) -> Tensor:
         """Upper bounds of each record's contribution to a weighted sum, over its weight, by layer, in double precision:
@@ -259,10 +288,9 @@ class StackedBook:
         norms = []
         for place, (layer, below, slope) in enumerate(self.pages):
             known = self._reach if place == 0 else None
-            reach = (squared_lengths(below) if known is None else known) + (1 if layer.bias else 0)
-            reach = torch.where(reach <= LARGEST**2, reach, torch.inf)
-            norms.append(torch.linalg.vector_norm(slope, dim=2, dtype=torch.float64) * reach.sqrt())
-        return torch.stack(norms, dim=2) * self._growth()
+            inputs = reach(below, layer.bias) if known is None else known
+            norms.append(row_lengths(slope) * inputs)
+        return (norms[0].unsqueeze(2) if len(norms) == 1 else torch.stack(norms, dim=2)) * self._growth()
 
     def _growth(self) -> float:
         """Factor by which rounding may enlarge sums and norms."""

@@ -60,7 +60,7 @@ from sordino.federation.message import Each
 from sordino.method import LEAST_SHARE, Count, Federation, Message, NotNegative, Positive, Result, State, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.parts import clustering
-from sordino.parts.clustering import MOST, affordable_share
+from sordino.parts.clustering import LARGEST_CLUSTER_SHARE, affordable_share
 from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
 from sordino.privacy.budget.allowance import Outlook
 from sordino.privacy.budget.record_level_plan import held_out_count
@@ -171,7 +171,7 @@ class AdaDPCFL(RecordLevel):
             return {"subspace": Bare("singular vectors of the records leave for the clustering")}
         if not self._groups:
             return {}
-        share = MOST if self.cluster_share is None else self.cluster_share
+        share = LARGEST_CLUSTER_SHARE if self.cluster_share is None else self.cluster_share
         return {"moments": Matrix(share, side=self.dimensions)}
 
     def _trained(self) -> Releases:

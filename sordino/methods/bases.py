@@ -12,25 +12,44 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.learning.descent import Descent, InPlace, Pull
 from sordino.learning.network import Records
-from sordino.method import ADDED_LATER, LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
+from sordino.method import (
+    ADDED_LATER,
+    LARGEST_EPSILON,
+    LARGEST_NUMBER,
+    LEAST_EPSILON,
+    Budget,
+    Method,
+    Positive,
+    Schedule,
+)
 from sordino.parts.augmentation import Augmentation, change_of
 from sordino.parts.ppo import LearnedThreshold
 from sordino.parts.record_thresholds import Fixed as FixedForRecords
 from sordino.parts.record_thresholds import RecordClipping
 from sordino.parts.server_optimizers import SGD, ServerRule
-from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
+from sordino.parts.thresholds import Fixed, LayerWise, Median, Normalised, Quantile, Threshold
 from sordino.privacy.budget.allowance import Outlook
 from sordino.privacy.budget.record_level_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.unit import Unit
 from sordino.util.selectable import Named
 
-RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}
+RULES = {
+    "fixed": Fixed,
+    "quantile": Quantile,
+    "normalised": Normalised,
+    "median": Median,
+    "layer-wise": LayerWise,
+    "ppo": LearnedThreshold,
+}
 Clipping = Annotated[Threshold, Named(RULES)]
-"""Rule for the clipping threshold: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon is
-infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
+"""Rule for the clipping threshold: `fixed`; `quantile` (private, Andrew et al.); `normalised` (every update is
+scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon is infinite);
+`layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
+SIZES_IN_SUMS = "How many records the clients of a round have together is public: sums over them are divided by it."
+"""The same where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +69,8 @@ class Clipped(Averaging):
     clip: Positive = 0.5
     """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP, ACDP-pFSD on EMNIST: 0.5."""
     clipping: Clipping = Fixed()
-    """Rule for the threshold: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`, each with its own settings."""
+    """Rule for the threshold: `fixed`, `quantile`, `normalised`, `median`, `layer-wise` or `ppo`, each with its own
+    settings."""
     augmentation: Augmentation = "none"
     """Change of images in each pass over the records: `crop` shifts them by up to 4 pixels, `crop-flip` also mirrors
     every other one. FedDPA's code: `crop-flip` on CIFAR-10, `crop` on SVHN."""
@@ -83,7 +103,8 @@ class Clipped(Averaging):
 
 @dataclass(frozen=True)
 class RecordLevel(Averaging):
-    """A method that protects each record of a client: even the server sees only what noisy gradients made."""
+    """A method that protects each record of a client: what leaves is made of noisy gradients, or is a sum over all
+    clients' records whose noise these share."""
 
     unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"
@@ -132,7 +153,7 @@ class RecordLevel(Averaging):
             if len(parts) != clients:
                 raise UserError(f"budgets names {len(parts)} epsilons, but there are {clients} clients.")
             return np.array([part[0] for part in parts])
-        if any(len(part) != 2 or not 0 < part[1] <= LARGEST for part in parts):
+        if any(len(part) != 2 or not 0 < part[1] <= LARGEST_NUMBER for part in parts):
             raise self._not_understood()
         shares = np.array([part[1] for part in parts]) / sum(part[1] for part in parts)
         ends = np.round(np.cumsum(shares) * clients).astype(int)
@@ -140,7 +161,7 @@ class RecordLevel(Averaging):
         return random.permutation(np.repeat([part[0] for part in parts], counts))
 
     def discloses(self) -> list[str]:
-        return [SIZES]
+        return [SIZES_IN_SUMS if self.sends_sums() else SIZES]
 
     def _not_understood(self) -> UserError:
         return UserError(

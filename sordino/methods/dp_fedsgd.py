@@ -77,6 +77,9 @@ class DPFedSGD(RecordLevel):
     """Largest standard deviation by which noise alone moves a parameter over all rounds T. It limits the step to
     walk / (s sqrt(T)), where s is the standard deviation of the noise on the mean gradient. By default 0.1 for linear
     models of two classes and 0.2 for others."""
+    start: Literal["zero", "network"] | None = None
+    """Model to begin with: all zeros, or the network's own weights. By default zeros for linear models, which forget
+    random weights too slowly at steps that noise limits, and the network's own for others."""
     served: Literal["last", "tail", "ema"] = "tail"
     """Model that the server serves: its last one, the mean of the last half of the rounds, or an exponential mean."""
     counts: Annotated[NotNegative, Field(lt=0.5)] = 0.03
@@ -87,6 +90,8 @@ class DPFedSGD(RecordLevel):
     rare labels count as much as common ones."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
+        start = self.start or ("zero" if is_linear(fed) else "network")
+        model = torch.zeros_like(model) if start == "zero" else model
         server = fed.state(
             model=model,
             served=model,
@@ -109,7 +114,8 @@ class DPFedSGD(RecordLevel):
 
     @sends(lambda self: self.clipping.releases(self.sampling))
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
-        total = data.gradient_sum(message["global"], message["weights"])
+        weights = message["weights"] if self.class_weight == "balanced" else None  # all ones
+        total = data.gradient_sum(message["global"], weights)
         return Result(send={"gradient": total, **self.clipping.tell(message["global"], data)})
 
     @sends(lambda self: {"labels": RecordSum(1.0, self.counts, "groups")} if self.counts else {})
@@ -143,9 +149,9 @@ class DPFedSGD(RecordLevel):
 
     def _step(self, fed: Federation, got: Replies) -> float:
         """Length of the next step along the mean gradient, without the server optimizer's own rate: all public."""
-        noise = float(got.deviation("gradient").max()) / fed.record_plan.expected(got.who)
         if not self.server.proportional:
             return 1.0
+        noise = float(got.deviation("gradient").max()) / fed.record_plan.expected_records(got.who)
         table = is_table(fed)
         largest = self.largest_step or (STEP_ON_TABLES if table else STEP_ON_OTHERS)
         walk = self.walk or (WALK_ON_TABLES if table else WALK_ON_OTHERS)
@@ -161,9 +167,14 @@ class DPFedSGD(RecordLevel):
         return server.model
 
 
+def is_linear(fed: Federation) -> bool:
+    """Whether the network has a single layer to train."""
+    return len(fed.layout.layers) == 1
+
+
 def is_table(fed: Federation) -> bool:
     """Whether the network is a linear model of two classes, as for most tables."""
-    return len(fed.layout.layers) == 1 and len(fed.task.groups) == 2
+    return is_linear(fed) and len(fed.task.groups) == 2
 
 
 def with_output_bias(model: Tensor, bias: Tensor, layout: Layout) -> Tensor:

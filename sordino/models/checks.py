@@ -121,6 +121,22 @@ def _find_change(module: nn.Module, first: Tensor, second: Tensor) -> str | None
     return next((key for key in after if key not in before or not _same(before[key], after[key])), None)
 
 
+def find_change_in_evaluation(module: nn.Module, first: Tensor, second: Tensor) -> str | None:
+    """`_find_change` for a frozen network, which is never trained."""
+    with torch.no_grad():
+        module(first)
+        before = _state(module)
+        module(second)
+    after = _state(module)
+    return next((key for key in after if key not in before or not _same(before[key], after[key])), None)
+
+
+def mixes_in_evaluation(module: nn.Module, x: Tensor, others: Tensor) -> bool:
+    """Whether a frozen network's output for the first record depends on the others of its batch, or on their number."""
+    many = torch.cat([x] * (_MANY // len(x)))
+    return _mixes_in_mode(module, x, others) or _slope_of_others(module, many) > 0
+
+
 def _state(module: nn.Module) -> dict[str, Any]:
     """Copies of everything that a network holds, by kind and name; internals of torch's layers are left out."""
     internal = nn.Module().__dict__.keys()

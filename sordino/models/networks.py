@@ -159,6 +159,12 @@ def logistic(shape: Shape, outputs: int) -> nn.Module:
     return sequence(flatten=nn.Flatten(), fc=nn.Linear(math.prod(shape), outputs))
 
 
+def head(shape: Shape, outputs: int) -> nn.Module:
+    """Linear without a bias: in gradients of features of length 1 that of the bias is by far the longest part, and
+    would take most of a clipped update."""
+    return sequence(flatten=nn.Flatten(), fc=nn.Linear(math.prod(shape), outputs, bias=False))
+
+
 def mlp(shape: Shape, outputs: int, *, hidden: int | str | Sequence[int] = (64,)) -> nn.Module:
     """Linear layers with ReLU between them; `hidden` are the widths of the hidden ones: 64, [64, 64] or "64,64"."""
     widths = [math.prod(shape), *_widths(hidden)]
@@ -319,6 +325,7 @@ def _check_switch(dropout: bool) -> None:
 
 NETWORKS: dict[str, Network] = {
     "logistic": Network(logistic, "Logistic regression", (1, 28, 28), 10, 7_850),
+    "head": Network(head, "Linear without bias, for features of length 1", (128,), 62, 7_936),
     "mlp": Network(mlp, "Fully connected with ReLU, hidden=64", (1, 28, 28), 10, 50_890),
     "dnn-heart": Network(dnn_heart, "PAC-DP's heart-disease network, one hidden layer of 10", (13,), 2, 162),
     "lenet": Network(lenet, "AdaDP-CFL's CNN (LeNet-5 with ReLU)", (3, 32, 32), 10, 62_006, 16),

@@ -26,7 +26,7 @@ def load(name: str, shape: tuple[int, ...], outputs: int, options: dict[str, Any
             "the model, so that a run's seed decides its weights."
         )
     with current_directory_importable():
-        module = _call(name, target, {"shape": shape, "classes": outputs}, options)
+        module = call(name, target, {"shape": shape, "classes": outputs}, options)
     if not isinstance(module, nn.Module):
         raise UserError(f"{name!r} gives a {type(module).__name__}; a model must be a torch.nn.Module.")
     for layer in module.modules():
@@ -38,7 +38,7 @@ def load(name: str, shape: tuple[int, ...], outputs: int, options: dict[str, Any
     return module
 
 
-def _call(name: str, target: Callable[..., Any], offered: dict[str, Any], options: dict[str, Any]) -> Any:
+def call(name: str, target: Callable[..., Any], offered: dict[str, Any], options: dict[str, Any]) -> Any:
     """Call the user's `target`, by keyword, with all of `options` and those of `offered` that it accepts.
 
     `name` is its dotted name, for the sentences that refuse it.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sordino.errors import UserError
 
-LARGEST = 2**24
+LARGEST_VOCABULARY = 2**24
 """Largest number of tokens that can be told apart in float32."""
 
 
@@ -25,8 +25,10 @@ def vocabulary(module: nn.Module) -> int | None:
     if not isinstance(declared, str) or not declared.startswith("tokens:"):
         return None
     text = declared.removeprefix("tokens:")
-    if not text.isdecimal() or not 1 <= int(text) <= LARGEST:
-        raise UserError(f"inputs = {declared!r}: write 'tokens:V' with the number of tokens V, at most {LARGEST:,}.")
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST_VOCABULARY:
+        raise UserError(
+            f"inputs = {declared!r}: write 'tokens:V' with the number of tokens V, at most {LARGEST_VOCABULARY:,}."
+        )
     return int(text)
 
 

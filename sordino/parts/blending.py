@@ -65,6 +65,12 @@ TRUSTED: dict[Unit, float] = {Unit.CLIENT: 36.0, Unit.RECORD: 3600.0}
 """Number of parameters with a signal as strong as the noise, divided by the square root of the network's size, from
 which the federation's members are trusted as much as the local one: the larger a network, the smaller the share of it
 that matters. Gradients of records agree far less with each other than updates of clients do."""
+ENOUGH = 20.0
+"""Effective training records for each feature, and for one more, from which a client that recalibrates takes the mean
+with the model that it trained alone, where no noise is on the server's: with fewer that model knows too little."""
+DOUBT = 1 / 240
+"""Strength with which noise on the server's model lowers that number, times what TRUSTED says of the unit. Both were
+chosen on seven tables in 4, 10 and 20 sites where records are protected (`experiments/tables.md`)."""
 CAUTION = 4.0
 """Strength of the penalty that keeps a member's probabilities unchanged (power one)."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -95,6 +101,39 @@ def trust_of(feasible: float, parameters: int, unit: Unit) -> float:
         unit: What the budget protects.
     """
     return min(1.0, feasible / math.sqrt(parameters) / TRUSTED[unit]) ** 2
+
+
+def enough_records(features: int, feasible: float, unit: Unit) -> float:
+    """Return the effective number of training records above which a client that recalibrates takes the mean with the
+    model that it trained alone.
+
+    A linear model of d inputs that is trained on n records alone errs by d / n, and noise adds d^2 / `feasible` to the
+    error of the server's, up to constants: the more noise, the fewer records are enough. The number depends on public
+    values only.
+
+    Args:
+        features: Number of features, and one for the intercept: d.
+        feasible: Number of shared parameters that have a signal as strong as the noise at this budget.
+        unit: What the budget protects.
+    """
+    if feasible == 0:
+        return 0.0
+    return features / (1 / ENOUGH + DOUBT * TRUSTED[unit] * features**2 / feasible)
+
+
+def effective_records(groups: np.ndarray, count: int) -> float:
+    """Return the number of records that are worth as much as these if labels were as frequent as each other.
+
+    n (1 - sum over groups of p^2) count / (count - 1), where p is the share of a group: 4 n p (1 - p) for two of them.
+
+    Args:
+        groups: Number of the group of each record (`Task.group`).
+        count: Number of groups that there are.
+    """
+    if len(groups) == 0 or count < 2:
+        return float(len(groups))
+    shares = np.bincount(groups, minlength=count) / len(groups)
+    return float(len(groups) * (1 - np.square(shares).sum()) * count / (count - 1))
 
 
 def priors(present: Tensor, trust: float) -> Tensor:

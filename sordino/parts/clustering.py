@@ -267,7 +267,7 @@ def least_loss(models: Tensor, data: Records) -> tuple[Tensor, Tensor]:
     return models.index_select(0, chosen.unsqueeze(0)).squeeze(0), chosen
 
 
-MOST = 0.5
+LARGEST_CLUSTER_SHARE = 0.5
 """The largest share of epsilon that a grouping is given: training then needs about a fifth more noise."""
 
 
@@ -278,13 +278,13 @@ def affordable_share(outlook: Outlook, records: int, dimensions: int, gap: float
     alike = f"clients with {records} training records whose second moments differ by {gap:g}"
     if not math.isfinite(outlook.epsilon):
         if (outlook.multiplier or 0.0) <= noise:
-            return MOST, f"Clients are grouped: the given noise lets {alike} be told apart."
+            return LARGEST_CLUSTER_SHARE, f"Clients are grouped: the given noise lets {alike} be told apart."
         return 0.0, f"Clients are not grouped, and share one model: the given noise would hide {alike}."
     needed = epsilon_of(1 / noise, outlook.delta) if noise > 0 else math.inf
     share = max(needed / outlook.epsilon, 0.01)
-    if share <= MOST:
+    if share <= LARGEST_CLUSTER_SHARE:
         return share, f"The grouping gets {share:.0%} of epsilon: enough to tell {alike} apart."
     return 0.0, (
         f"Clients are not grouped, and share one model: to tell {alike} apart takes an epsilon of {needed:.2g}, "
-        f"and at most {MOST:.0%} of {outlook.epsilon:g} may go there; set cluster_share to insist."
+        f"and at most {LARGEST_CLUSTER_SHARE:.0%} of {outlook.epsilon:g} may go there; set cluster_share to insist."
     )

@@ -25,7 +25,7 @@ from sordino.privacy.release import Average, Bare, Releases
 from sordino.util.selectable import Named
 
 State = dict[str, Any]
-LEAST, MOST = 1e-6, 1e6
+LEAST_CLIP, LARGEST_CLIP = 1e-6, 1e6
 """Range of a threshold that has no limits of its own."""
 
 
@@ -77,9 +77,9 @@ class Quantile(RecordThreshold):
     """Step of the logarithm of the threshold for a share that is off by one. Paper: 0.2, over hundreds of rounds."""
     validation: Share = 0.1
     """The share of a client's records set aside for it. The paper counts in the batch itself, of clients."""
-    low: Positive = LEAST
+    low: Positive = LEAST_CLIP
     """The smallest threshold."""
-    high: Positive = MOST
+    high: Positive = LARGEST_CLIP
     """The largest."""
 
     def releases(self, bare: bool) -> Releases:
@@ -133,7 +133,7 @@ class Median(RecordThreshold):
 
     def following(self, state: State, got: Replies, fed: Federation) -> State:
         clips = state["clips"].clone()
-        clips[list(got.who)] = got.rows("norm").clamp(LEAST, MOST).reshape(len(got.who), *clips.shape[1:])
+        clips[list(got.who)] = got.rows("norm").clamp(LEAST_CLIP, LARGEST_CLIP).reshape(len(got.who), *clips.shape[1:])
         return {"clips": clips}
 
 

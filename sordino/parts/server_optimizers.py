@@ -70,7 +70,7 @@ class ServerOptimizer:
             state: State of all models.
         """
         moved, own = self.step(models[row], change, {name: rows[row] for name, rows in state.items()})
-        return _replaced(models, row, moved), {name: _replaced(state[name], row, own[name]) for name in state}
+        return _with_row(models, row, moved), {name: _with_row(state[name], row, own[name]) for name in state}
 
     def direct(self, change: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the direction of a step, which the rate multiplies, and the next state."""
@@ -176,6 +176,6 @@ ServerRule = Annotated[ServerOptimizer, Named(OPTIMIZERS)]
 """Rule for the server's steps: `sgd` (averaging with a rate), `momentum` (FedAvgM), `adagrad`, `adam`, `yogi`."""
 
 
-def _replaced(rows: Tensor, row: int, value: Tensor) -> Tensor:
+def _with_row(rows: Tensor, row: int, value: Tensor) -> Tensor:
     """Return a copy of `rows` with `value` as one of them."""
     return rows.index_copy(0, torch.tensor([row], device=rows.device), value.unsqueeze(0))

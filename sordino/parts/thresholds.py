@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -90,6 +90,29 @@ class Quantile(Threshold):
     def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
         below = float(got.mean("below").clamp(0, 1))
         return {"clip": state["clip"] * math.exp(-self.rate * (below - self.quantile))}
+
+
+@dataclass(frozen=True)
+class Normalised(Threshold):
+    """A length that every update is scaled to, up or down, and that may shrink over the rounds by a public schedule.
+
+    Where noise hides how long updates are, only their directions are worth sending; a step that shrinks towards the end
+    averages noise out. The threshold is C (1 - t / T) in round t of T, from t = 0.
+    """
+
+    decay: Literal["linear", "none"] = "linear"
+    """Schedule of the length over the rounds: `linear` from C to C / T, or `none`."""
+
+    def begin(self, fed: Federation, clip: float) -> State:
+        return {"clip": clip, "first": clip, "round": 0}
+
+    def releases(self, at: str | None = None) -> Releases:
+        return {"update": Update(clip="clip", at=at, normalised=True)}
+
+    def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
+        done, rounds = state["round"] + 1, fed.schedule.rounds
+        left = max(rounds - done, 1) / rounds if self.decay == "linear" else 1.0
+        return {**state, "clip": state["first"] * left, "round": done}
 
 
 @dataclass(frozen=True)

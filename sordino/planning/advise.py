@@ -28,7 +28,7 @@ ENOUGH = 1.0
 """Ratio from which a federated model is good by itself."""
 INSTITUTION = 100
 """Number of records from which a client may be an institution that holds the records of other people."""
-MOST = 10_000_000
+MOST_CLIENTS = 10_000_000
 """Number of clients up to which the advice says how many would be enough."""
 DIGITS = 1797
 """Number of records of the built-in data set."""
@@ -62,7 +62,7 @@ def advise(situation: Situation) -> Advice:
     reasons += [*chosen.reasons, *_everybody(situation, level)]
     own_noise = level is Unit.RECORD and not situation.few_sites  # the advised method adds all noise at each client
     held = situation.noise_at_each() if own_noise else situation
-    reasons += [*_noise_reasons(held, level), *_size_reasons(held, level)]
+    reasons += [*_noise_reasons(held, level), *_size_reasons(held, level), *_feature_reasons(held, level)]
     reasons += [*warnings, *unusual_budget(situation.epsilon)]
     candidates = [chosen.contender, *chosen.others]
     return Advice(level or "none", chosen.method, list(chosen.settings), reasons, feasible, candidates)
@@ -151,8 +151,8 @@ CHOICES = {
             "dp-fedsgd: one noisy sum of all records' gradients a round. `sordino run` chooses it for tables at a few "
             "sites by itself.",
             "personal=recalibrate fits the server's model to each client's own records, which costs no privacy. In the "
-            "four hospitals of Heart Disease at epsilon 1 that had an AUC of 83.1, training alone 78.1, and a model of "
-            "all records without privacy 83.2 (experiments/tables.py).",
+            "four hospitals of Heart Disease at epsilon 1 that had an AUC of 81.2, training alone 77.9, and a model of "
+            "all records without privacy 81.2 (experiments/tables.md).",
         ),
     ),
     "none": _Choice(
@@ -331,12 +331,24 @@ def _noise_reasons(situation: Situation, level: Level) -> list[str]:
     ]
 
 
+def _feature_reasons(situation: Situation, level: Level) -> list[str]:
+    """Return a sentence on frozen features, where records are images and the network is too large for the budget."""
+    if situation.image is None or situation.features or situation.parameters is None:
+        return []
+    if level is not None and situation.ratio(level) >= ENOUGH:
+        return []
+    return [
+        "These are images: try --features scattering, frozen features that cost no privacy, with a linear network of a "
+        "few thousand parameters. experiments/features.toml has what that reached on handwriting."
+    ]
+
+
 def _size_reasons(situation: Situation, level: Level) -> list[str]:
     if level is None:
         enough = bisect_left(
-            range(MOST), True, key=lambda clients: replace(situation, clients=clients).helps(Unit.CLIENT)
+            range(MOST_CLIENTS), True, key=lambda clients: replace(situation, clients=clients).helps(Unit.CLIENT)
         )
-        if situation.clients > 1 and enough < MOST:
+        if situation.clients > 1 and enough < MOST_CLIENTS:
             return [f"About {enough:,} clients would make this worth trying under a promise to whole clients."]
         return []
     feasible = situation.feasible(level)

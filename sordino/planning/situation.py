@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from sordino.data import FederatedData
 from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -44,6 +45,8 @@ LEAST_CLIENTS: dict[Unit, int] = {Unit.CLIENT: 15, Unit.RECORD: 2}
 noisy to learn from, however small the network; where records are, two clients are enough."""
 SMALL = 1000
 """Number of parameters of a small network, assumed where none is named."""
+LEAST_IMAGE = 16
+"""Least side of images for which features are advised: smaller ones have few scales."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class Situation:
     most: int | None = None
     """Largest number of training records of a client; None where only the median is known."""
     allow_vacuous_delta: bool = False
+    image: tuple[int, ...] | None = None
+    """Shape (channels, height, width) of one record, where records are known to be images."""
+    features: bool = False
+    """Whether the network is trained on features already."""
     table: bool = False
     """Whether records are rows of numbers with two outcomes, and the network is linear."""
     rare: int | None = None
@@ -158,7 +165,7 @@ def situation_of(
         raise UserError("Give either --columns, of tables with two outcomes, or --parameters: each decides the other.")
     clients, table = experiment.clients or DEFAULT_CLIENTS, columns is not None
     parameters = parameters if columns is None else 2 * (columns + 1)
-    most, counted = None, False
+    most, image, counted = None, None, False
     if look:
         from sordino.experiment.prepare import choose_contenders, read_facts
 
@@ -166,13 +173,11 @@ def situation_of(
         assert facts.network is not None
         clients, sizes, layout = facts.clients, data.train.sizes, facts.network.learner.layout
         records, most = records or round(float(np.median(sizes))), int(sizes.max())
+        image = data.shape if len(data.shape) == 3 and min(data.shape[1:]) >= LEAST_IMAGE else None
         if parameters is None:
-            groups = (
-                torch.bincount(data.train.y, minlength=len(data.task.groups)) if len(data.task.groups) == 2 else None
-            )
-            parameters, table = layout.size, len(data.shape) == 1 and len(layout.layers) == 1 and groups is not None
-            if table and rare is None and groups is not None:
-                rare, counted = max(1, int(groups.min())), True
+            parameters, table = layout.size, _is_table(experiment, data, len(layout.layers))
+            if table and rare is None:
+                rare, counted = max(1, int(torch.bincount(data.train.y, minlength=2).min())), True
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
     other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
@@ -188,7 +193,14 @@ def situation_of(
         experiment.delta,
         most,
         experiment.allow_vacuous_delta,
+        image,
+        experiment.features is not None,
         table or rare is not None,
         rare,
         counted,
     )
+
+
+def _is_table(experiment: Experiment, data: FederatedData, layers: int) -> bool:
+    """Whether records are rows of numbers with two outcomes, of which a linear model is trained."""
+    return experiment.features is None and len(data.shape) == 1 and layers == 1 and len(data.task.groups) == 2

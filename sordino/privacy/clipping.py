@@ -50,7 +50,9 @@ def clipping_factors(norms: Tensor, clip: Tensor, normalised: bool = False) -> T
         factors = allowed.unsqueeze(-2) / (lengths + GAMMA)
     else:
         factors = (allowed.unsqueeze(-2) / lengths.clamp(min=1e-300)).clamp(max=1)
-    counts = torch.isfinite(known).all(dim=-1, keepdim=True) & (factors >= MIN_FACTOR)
+    counts = factors >= MIN_FACTOR  # not where a length is infinite, or not a number
+    if several:
+        counts &= torch.isfinite(known).all(dim=-1, keepdim=True)
     factors = torch.where(counts, factors, 0.0)
     return factors if several else factors.squeeze(-1)
 
@@ -73,15 +75,17 @@ def weighted_factors(norms: Tensor, clip: Tensor, weights: Tensor | None, normal
     return torch.where(factors.abs() >= MIN_FACTOR, factors, 0.0)
 
 
-def check_weights(weights: Tensor, groups: int) -> None:
+def check_weights(weights: Tensor, groups: int, stacked: int | None = None) -> None:
     """Refuse public weights of records that no sum can be made with. Applied, they would make a whole sum infinite, or
-    fail, where one record has a certain label.
+    fail, where one record has a certain label; with one more dimension, one record's length would limit another's.
 
     Args:
         weights: one for each group, or (clients, groups) where clients are stacked.
         groups: number of the task's groups.
+        stacked: number of clients that are stacked; None where there is one by itself.
     """
-    if weights.shape[-1:] != (groups,) or not bool((weights.abs() <= MAX_WEIGHT).all()):
+    shape = (groups,) if stacked is None else (stacked, groups)
+    if weights.shape != shape or not bool((weights.abs() <= MAX_WEIGHT).all()):
         raise UserError(
             f"Weights of records must be {groups} numbers, one for each group of labels, between -{MAX_WEIGHT:g} and "
             f"{MAX_WEIGHT:g}."

@@ -1,14 +1,14 @@
 """The gate: all that a client sends is clipped and noised here, and so are the gradients of record-level steps.
 
 Everything that a step wants to send goes through `Gate.passes`. At record level the step itself sees nothing but what
-`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised; or it hands over sums
-over a `DrawnBatch` that only the gate opens. What passes is
-charged by the ledger from the same releases and the same allowance, so that the noise that was added and the noise
-that is paid for cannot differ.
+`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised; or it hands over sealed
+sums over a `DrawnBatch`, which only the gate opens. What passes is charged by the ledger from the same releases and the
+same allowance, so that the noise that was added and the noise that is paid for cannot differ.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.mechanism import FLOATS, Mechanism, mean_of_sum
 from sordino.privacy.noise import Source
 from sordino.privacy.release import Cover, Public, Release, Releases
-from sordino.privacy.release.base import ReleaseError, check_thresholds
+from sordino.privacy.release.base import ReleaseError, check_thresholds, cover_of
 from sordino.privacy.sealed import Asked, Sealed
 
 
@@ -140,12 +140,12 @@ class Gate:
         return self._weighted(mean_of_sum(total, len(public.clients), cover), release, public)
 
     def _weighted(self, mean: Tensor, release: Release, public: Public) -> Tensor:
-        """The mean over clients, or over their records, from that over clients."""
+        """What `Replies.mean` returns, from the mean over clients."""
         weight = release.weight(self.allowance, public)
         return mean if weight == 1 else mean * weight
 
     def _cover(self, release: Release, width: int, public: Public) -> Cover | None:
-        return public.once(width, (self, release), lambda: release.cover(width, self.allowance, public))
+        return cover_of(release, width, self.allowance, public)
 
 
 class DrawnBatch:
@@ -164,11 +164,16 @@ class DrawnBatch:
         self.normalised = normalised
         self._coins: Tensor | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether every record is in the batch: nothing is drawn, and nothing hidden."""
+        return self.rate == 1
+
     def coins(self, records: int) -> Tensor:
         """Whether each of `records` is in the batch: booleans."""
         if self._coins is None:
-            if self.rate == 1:  # nothing is drawn, and nothing hidden
-                self._coins = torch.ones(records, dtype=torch.bool)
+            if self.whole:
+                self._coins = everyone(records)
             else:
                 self._coins = self._source.coins(records, self.rate, *self._purpose, 0)
         return self._coins
@@ -297,6 +302,12 @@ class StackedGradients:
         if not any(deviations):
             return totals
         return self._mechanism.noised_sums(totals, deviations, self._source, purposes)
+
+
+@functools.lru_cache(maxsize=256)
+def everyone(records: int) -> Tensor:
+    """Coins that choose every record: the same tensor each time, to be read only."""
+    return torch.ones(records, dtype=torch.bool)
 
 
 def check_asked(value: Any, name: str, asked: Asked) -> None:

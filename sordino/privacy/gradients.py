@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from sordino.errors import UserError
 from sordino.learning.network import Batch, Learner
 from sordino.learning.parameters import Layout
 from sordino.learning.per_record import Keeper
-from sordino.learning.stacked import Chain, StackedBook, squared_lengths
+from sordino.learning.stacked import Chain, StackedBook
 from sordino.learning.vmapped import under_vmap
 from sordino.privacy.budget.record_level_plan import held_out_count
 from sordino.privacy.clipping import check_weights, clipped_sum, weighted_factors
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from sordino.privacy.clipping import CompiledSum
 RECORDS_MEASURED_TOGETHER = 256
 """Number of records whose gradients are measured at once."""
+RECORDS_SUMMED_TOGETHER = 4096
+"""Most records that are summed in float32; such sums are added up in float64. One of 100,000 equal gradients moved
+their float32 sum by up to 1.0014 times its threshold: with it, all that is added later is rounded otherwise."""
 
 
 def _remember_failure(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,7 +125,9 @@ class PrivateRecords:
         """
         if weights is not None:
             check_weights(weights, len(self._task.groups))
-        total = self._clipped_sum(flat, self._chosen(flat), weights)
+        total = torch.zeros_like(flat, dtype=torch.float64)
+        for some in self._chosen(flat).split(RECORDS_SUMMED_TOGETHER):
+            total += self._clipped_sum(flat, some, weights)
         return self._seal(total.reshape(1, -1), "training", "sum of gradients", "sum")
 
     @_remember_failure
@@ -215,30 +222,34 @@ class PrivateRecords:
         return torch.cat([book.part_norms(parts) for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
+        begun = _random_state(flat.device)
         total = self._sum(flat, chosen, weights)
         if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
-        # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
-        books = self.__keeper.books(flat, self._batch(chosen))
-        norms = torch.cat([book.part_norms(len(self._limits[0])) for book in books])
-        known = torch.isfinite(norms).all(dim=1)
-        return self._sum(flat, chosen[known], weights)
+        # Zero times NaN is not zero: records whose gradients are not finite are left out altogether. Dropout draws the
+        # same numbers again: with others, what all other records add would depend on whether one of these is there.
+        _restore_random_state(flat.device, begun)
+        return self._sum(flat, chosen, weights, spoiled=True)
 
-    def _sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
+    def _sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None, spoiled: bool = False) -> Tensor:
+        """Sum over the chosen records; `spoiled` says that some have gradients that are not finite."""
         if len(chosen) == 0:
             return torch.zeros_like(flat)
         limit, normalised = self._limits
         batch, clip = self._batch(chosen), limit.to(flat.device)
-        plain = not normalised and weights is None
+        plain = not normalised and weights is None and not spoiled
         if self.__compiled is not None and plain and self.__compiled.fits(len(chosen), clip):
             return self.__compiled(flat, batch.x, batch.y, clip)
         books = self.__keeper.books(flat, batch)
-        if weights is None:
+        if weights is None and not spoiled:
             return functools.reduce(torch.Tensor.add_, (clipped_sum(book, clip, normalised) for book in books))
-        of_records, begin, total = weights.to(flat.device)[_groups(self._task, batch.y)], 0, torch.zeros_like(flat)
+        of_records = None if weights is None else weights.to(flat.device)[_groups(self._task, batch.y)]
+        begin, total = 0, torch.zeros_like(flat)
         for book in books:
             norms = book.part_norms(clip.shape[-1])
-            mine = of_records[begin : begin + len(norms)]
+            if spoiled:
+                book.blank(~torch.isfinite(norms).all(dim=1))
+            mine = None if of_records is None else of_records[begin : begin + len(norms)]
             total += book.weighted_sum(weighted_factors(norms, clip, mine, normalised))
             begin += len(norms)
         return total
@@ -257,6 +268,22 @@ class PrivateRecords:
 def _groups(task: Task, targets: Tensor) -> Tensor:
     """Place in the task's groups of each target: int64 of the same shape."""
     return torch.from_numpy(task.group(targets.reshape(-1).cpu().numpy())).reshape(targets.shape).to(targets.device)
+
+
+def _random_state(device: torch.device) -> Tensor | None:
+    """State of torch's global stream, from which dropout draws; None for the device `meta`, which computes nothing."""
+    if device.type == "cpu":
+        return torch.default_generator.get_state()
+    state: Tensor | None = None if device.type == "meta" else torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def _restore_random_state(device: torch.device, state: Tensor | None) -> None:
+    """Set torch's global stream to an earlier `state`, as `_random_state` returned it."""
+    if device.type == "cpu" and state is not None:
+        torch.default_generator.set_state(state)
+    elif state is not None:
+        torch.get_device_module(device).set_rng_state(state, device)
 
 
 class BlankRecords(PrivateRecords):
@@ -315,14 +342,14 @@ class Stack:
         asked: Asked | None = None,
     ) -> None:
         """`x` is (clients, records, ...) and `y` (clients, records), of which each client has the first of `sizes`.
-        Either noisy gradients leave by `exit`, or sums over each client's drawn batch, sealed. `reach` are the
-        `squared_lengths` of the records, where they have been computed before; `asked` the question that is answered,
-        and the clients."""
+        Either noisy gradients leave by `exit`, or sums over each client's drawn batch, sealed. `reach` is the
+        `Chain.reach` of the records, where it has been computed before; `asked` the question that is answered, and the
+        clients."""
         assert learner.chain is not None
         self.__x, self.__y, self.__sizes, self.__exit, self.__batches = x, y, sizes, exit, batches
         self.__asked = asked
-        self.__reach = squared_lengths(x) if reach is None else reach
         self.__chain: Chain = learner.chain
+        self.__reach = learner.chain.reach(x) if reach is None else reach
         self.__task = learner.task
         self.layout, self.steps = learner.layout, 0 if exit is None else exit.steps
         self.figures = {"place": torch.arange(len(sizes), device=x.device)}
@@ -344,7 +371,9 @@ class Stack:
         self._check_places(place)
         if self.__exit is None:
             raise UserError("A step without a release of noisy gradients asked for one: declare `Gradients` beside it.")
-        totals = self.__exit.pass_sums(self.__sizes, lambda chosen: self._clipped_sums(flat, chosen.to(flat.device)))
+        totals = self.__exit.pass_sums(
+            self.__sizes, lambda chosen: self._clipped_sums(flat, chosen.to(flat.device)).to(flat.dtype)
+        )
         return totals.div_(self.figures["batch"].unsqueeze(1))
 
     def gradient_sums(self, flat: Tensor, place: Tensor, weights: Tensor | None = None) -> Sealed:
@@ -354,50 +383,94 @@ class Stack:
         if not self.__batches:
             raise UserError("A step without a release of summed gradients asked for one: declare `GradientSum`.")
         if weights is not None:
-            check_weights(weights, len(self.__task.groups))
-        chosen = torch.zeros(len(self.__sizes), max(self.__sizes), dtype=torch.bool)
-        for row, count, batch in zip(chosen, self.__sizes, self.__batches, strict=True):
-            row[:count] = batch.coins(count)
-        totals = self._clipped_sums(flat, chosen.to(flat.device), weights)
-        return Sealed(totals, "training", "sum of gradients", "sum", self.__asked)
+            check_weights(weights, len(self.__task.groups), len(self.__sizes))
+        totals = self._clipped_sums(flat, self._drawn(flat.device), weights)
+        return Sealed(totals.double(), "training", "sum of gradients", "sum", self.__asked)
+
+    def _drawn(self, device: torch.device) -> Tensor | None:
+        """Which of the clients' records are in their batches, (clients, records) booleans; None where all are, and no
+        client has fewer than another."""
+        coins = [batch.coins(count) for count, batch in zip(self.__sizes, self.__batches, strict=True)]
+        if min(self.__sizes) == self.__x.shape[1] and all(batch.whole for batch in self.__batches):
+            return None
+        return pad_sequence(coins, batch_first=True).to(device)
 
     def _check_places(self, place: Tensor) -> None:
         if not torch.equal(place, self.figures["place"]):
             raise UserError("A step asked for the gradients of some stacked clients alone: take one for each client.")
 
-    def _clipped_sums(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The sum of each client's chosen records' gradients, each scaled down to its threshold."""
+    def _clipped_sums(self, flat: Tensor, chosen: Tensor | None, weights: Tensor | None = None) -> Tensor:
+        """The sum of each client's `chosen` records' gradients, or of all, each scaled down to its threshold: float64
+        where they are many."""
+        x, y, reach, limits = self.__x, self.__y, self.__reach, self.__limits.to(flat.device)
         # Only as many places as the largest batch has: the chosen ones of each client first.
-        most = int(chosen.sum(dim=1).max())
+        most = x.shape[1] if chosen is None else int(chosen.sum(dim=1).max())
         if most == 0:
             return torch.zeros_like(flat)
-        counts, x, y, limits = chosen.to(torch.uint8), self.__x, self.__y, self.__limits.to(flat.device)
-        reach = self.__reach
-        if most < x.shape[1]:
+        counts = None if chosen is None else chosen.to(torch.uint8)
+        if counts is not None and most < x.shape[1]:
             counts, order = counts.sort(dim=1, descending=True, stable=True)
             counts, order = counts[:, :most], order[:, :most]
             rows = torch.arange(len(flat), device=flat.device).unsqueeze(1)
-            x, y, reach = x[rows, order], y[rows, order], reach[rows, order]
+            x, y, reach = x[rows, order], y[rows, order], None if reach is None else reach[rows, order]
+        of_records = None if weights is None else weights.gather(1, _groups(self.__task, y))
+        parts = zip(*map(_split_records, (x, y, counts, reach, of_records)), strict=False)
+        totals = [self._sums(flat, limits, *part) for part in parts]
+        return totals[0] if len(totals) == 1 else torch.stack(totals).double().sum(dim=0)
+
+    def _sums(
+        self,
+        flat: Tensor,
+        limits: Tensor,
+        x: Tensor,
+        y: Tensor,
+        counts: Tensor | None,
+        reach: Tensor | None,
+        of_records: Tensor | None,
+    ) -> Tensor:
+        """The sum of some of each client's records' gradients, each scaled down to its threshold.
+
+        Args:
+            flat: the clients' models, one row each.
+            limits: their thresholds.
+            x: records.
+            y: their targets.
+            counts: one for each record that counts, else zero: (clients, records); None where all count.
+            reach: their `Chain.reach`, where it is known.
+            of_records: their weights; None for ones.
+        """
         book = self._book(flat, x, y, reach)
         norms = book.layer_norms()
-        of_records = None if weights is None else weights.gather(1, _groups(self.__task, y))
         factors = weighted_factors(norms, limits, of_records, self.__normalised)
-        totals = book.weighted_sum(factors * (counts if factors.dim() == 2 else counts.unsqueeze(2)))
+        if counts is not None:
+            factors = factors * (counts if factors.dim() == 2 else counts.unsqueeze(2))
+        totals = book.weighted_sum(factors)
+        if math.isfinite(float(totals.sum())):  # a sum is finite only if every entry is
+            return totals
         # Zero times NaN is not zero: of clients whose sum is not finite, records that are not are left out altogether.
         for client in (~torch.isfinite(totals.sum(dim=1))).nonzero().flatten().tolist():
-            known = torch.isfinite(norms[client]).all(dim=1) & (counts[client] > 0)
+            known = torch.isfinite(norms[client]).all(dim=1)
+            known = known if counts is None else known & (counts[client] > 0)
             totals[client] = 0
             if known.any():
                 only = slice(client, client + 1)
-                book = self._book(flat[only], x[only, known], y[only, known], reach[only, known])
+                far = None if reach is None else reach[only, known]
+                book = self._book(flat[only], x[only, known], y[only, known], far)
                 mine = None if of_records is None else of_records[only, known]
                 factors = weighted_factors(book.layer_norms(), limits[only], mine, self.__normalised)
                 totals[only] = book.weighted_sum(factors)
         return totals
 
-    def _book(self, flat: Tensor, x: Tensor, y: Tensor, reach: Tensor) -> StackedBook:
+    def _book(self, flat: Tensor, x: Tensor, y: Tensor, reach: Tensor | None) -> StackedBook:
         # Bounded for as many records as there are, which is public: not for as many as were chosen.
-        return StackedBook.of(self.__chain, flat, x, y, self.__x.shape[1], reach)
+        most = min(self.__x.shape[1], RECORDS_SUMMED_TOGETHER)
+        return StackedBook.of(self.__chain, flat, x, y, most, reach)
+
+
+def _split_records(values: Tensor | None) -> Iterable[Any]:
+    """Values of stacked clients' records in parts that are summed together, (clients, records, ...); None for each part
+    where there are none."""
+    return itertools.repeat(None) if values is None else values.split(RECORDS_SUMMED_TOGETHER, dim=1)
 
 
 class PrivateRows:

@@ -46,7 +46,8 @@ from sordino.privacy.views import VIEWS, View, honest_shares
 Promise = tuple[float, float]
 """An epsilon, and the delta at which it holds."""
 Kind = tuple[float, Multipliers]
-"""A kind of sampled sum: its sampling rate, and its noise multiplier as each observer meets it."""
+"""A kind of sampled sum: its sampling rate, and its noise multiplier as each observer meets it. Of what is promised an
+epsilon, and its delta in the multipliers' place."""
 SeenRecipe = tuple[tuple[float, Multipliers, int], ...]
 """Sampled sums that a record went through: rate, multiplier for each observer, and how many."""
 NO_PROMISE: Promise = (0.0, 0.0)
@@ -133,16 +134,19 @@ class Row:
         """Kind and number of the sampled sums of each owner, at record level."""
         noise = np.frombuffer(self.noise, dtype="<f8").reshape(-1, len(VIEWS))
         noise = np.ones_like(noise) if self.pool == PROMISED else noise  # a delta stands in the multiplier's place
-        found = []
-        for place, (rate, multiplier, count) in enumerate(self.histories().tolist()):
-            outsider, peer, server = (multiplier * noise[place if len(noise) > 1 else 0]).tolist()
-            found.append(((rate, (outsider, peer, server)), int(count)))
-        return found
+        histories = self.histories()
+        met = (histories[:, 1:2] * noise).tolist()
+        return [
+            ((rate, (outsider, peer, server)), int(count))
+            for (rate, _, count), (outsider, peer, server) in zip(histories.tolist(), met, strict=True)
+        ]
 
     def costs(self) -> np.ndarray:
         """mu^2 that the release adds for each owner and view: (views, owners or 1)."""
         sensitivity = np.frombuffer(self.sensitivity, dtype="<f8").reshape(-1, 1)
         noise = np.frombuffer(self.noise, dtype="<f8").reshape(-1, len(VIEWS))
+        if not sensitivity.any():
+            return np.zeros((len(VIEWS), 1))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(sensitivity == 0, 0.0, sensitivity / noise)
         found: np.ndarray = np.square(ratio).T
@@ -239,11 +243,14 @@ class Ledger:
         """Add a row and its cost. `link` is the row's link behind those that are here, where it was checked when the
         row was read; None to compute it."""
         clients, costs = row.clients(), row.costs()
-        self.spent[:, clients] += costs
-        if not row.reason:
-            self._covered[:, clients] += costs
-        waiting = self._in_sums.setdefault(row.release, np.zeros_like(self.spent))
-        waiting[:, clients] = np.maximum(waiting[:, clients] + (-costs if row.exposed else _unpaid(costs)), 0.0)
+        if row.release not in self._in_sums:
+            self._in_sums[row.release] = np.zeros_like(self.spent)
+        if costs.any():  # records alone may pay
+            self.spent[:, clients] += costs
+            if not row.reason:
+                self._covered[:, clients] += costs
+            waiting = self._in_sums[row.release]
+            waiting[:, clients] = np.maximum(waiting[:, clients] + (-costs if row.exposed else _unpaid(costs)), 0.0)
         if row.pool:
             histories = self._histories.setdefault(row.pool, {})
             for client, (kind, count) in zip(clients.tolist(), row.sums(), strict=True):
@@ -392,8 +399,8 @@ class Ledger:
         return (2 * epsilon, both) if both < 1 else (math.inf, delta)
 
     def rows_epsilons(self, view: View, delta: float) -> dict[str, float]:
-        """Upper bounds of epsilon against an observer for a person with each number of `ROWS` at one client, by that
-        number as a text, at record level; empty where only promises are known, or noise is in whole numbers."""
+        """Epsilon against an observer of a person with each number of `ROWS` at one client, by that number as a text,
+        at record level; empty where only promises are known, or noise is in whole numbers."""
         if self._promises() or self._entries:
             return {}
         found = self._recipes(self.spent[VIEWS.index(view)], view).values()
@@ -410,18 +417,18 @@ class Ledger:
         if not self.unit.record_level:
             return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
         return {
-            view: max((_attack_accuracy(*history) for history in self._distinct(spent, view)), default=0.5)
-            for view, spent in zip(VIEWS, self.spent, strict=True)
+            view: max((_attack_accuracy(*history) for history in histories), default=0.5)
+            for view, histories in self._distinct(self.spent).items()
         }
 
     def recipes(self) -> set[SeenRecipe]:
         """Distinct recipes of clients' records as all observers see them, at record level."""
         found = set()
-        for client in self._paying():
+        for client in self._different(self.spent):
             outsider, peer, server = (_of_whole_client(float(spent[client])) for spent in self.spent)
             whole: SeenRecipe = ((1.0, (outsider, peer, server), 1),) if math.isfinite(server) else ()
             for pool in self._pools(client):
-                found.add((*whole, *((*kind, count) for kind, count in sorted(pool.items()))))
+                found.add((*whole, *pool))
         return found
 
     def reasons(self) -> list[str]:
@@ -437,9 +444,9 @@ class Ledger:
                 for view, mu in zip(VIEWS, whole, strict=True)
             }
         worst = {}
-        for place, view in enumerate(VIEWS):  # equal recipes are worked out once: `record_epsilon` remembers
+        for view, histories in self._distinct(spent).items():
             gaps = self._gaps(view)
-            found = (_record_epsilon(recipe, delta, gaps, one) for recipe, one in self._distinct(spent[place], view))
+            found = (_record_epsilon(recipe, delta, gaps, promise) for recipe, promise in histories)
             worst[view] = max(found, default=0.0)
         return worst
 
@@ -451,11 +458,15 @@ class Ledger:
             found += [integer_gap(many, pool, shares, view)] if many else []
         return found
 
-    def _distinct(self, spent: np.ndarray, view: View) -> set[tuple[Recipe, Promise]]:
-        """Distinct pairs of the recipe that a client's records have gone through and the promise made to them."""
-        promises = self._promises()
-        found = self._recipes(spent, view).items()
-        return {(one, promises.get(client, NO_PROMISE)) for client, recipes in found for one in recipes}
+    def _distinct(self, spent: np.ndarray) -> dict[View, set[tuple[Recipe, Promise]]]:
+        """Distinct pairs of the recipe that a client's records have gone through, as each observer sees it, and the
+        promise made to them; `spent` is the mu^2 of each client as a whole, for each view."""
+        promises, clients = self._promises(), self._different(spent)
+        found: dict[View, set[tuple[Recipe, Promise]]] = {}
+        for place, view in enumerate(VIEWS):
+            recipes = self._recipes(spent[place], view, clients=clients).items()
+            found[view] = {(one, promises.get(client, NO_PROMISE)) for client, mine in recipes for one in mine}
+        return found
 
     def _promises(self) -> dict[int, Promise]:
         """Promises to clients' records by client: their epsilons and deltas add up."""
@@ -469,27 +480,45 @@ class Ledger:
         """Clients that have sent something."""
         return sorted(set(np.flatnonzero(self.spent.any(axis=0)).tolist()).union(*self._histories.values()))
 
-    def _pools(self, client: int) -> list[dict[Kind, int]]:
-        """Sampled sums that each pool of a client's records went through."""
-        known = (pool for name, pool in self._histories.items() if name != PROMISED)
-        return [pool.get(client, {}) for pool in known] or [{}]
+    def _different(self, spent: np.ndarray) -> list[int]:
+        """One of the clients that have sent something for each combination of what they paid as a whole (`spent`, for
+        each view) and what their records went through."""
+        paying, found = self._paying(), dict[tuple[object, ...], int]()
+        keys: list[Iterable[object]] = [map(tuple, spent[:, paying].T.tolist())]
+        for pool in self._histories.values():
+            keys.append([tuple(pool[client].items()) if client in pool else () for client in paying])
+        for client, key in zip(paying, zip(*keys, strict=True), strict=True):
+            found.setdefault(key, client)
+        return list(found.values())
 
-    def _recipes(self, spent: np.ndarray, view: View, replace: bool = False) -> dict[int, list[Recipe]]:
-        """Recipes that the records of each client have gone through, as an observer sees them, one for each pool.
+    def _pools(self, client: int) -> list[SeenRecipe]:
+        """Sampled sums that each pool of a client's records went through; one empty recipe where there are none."""
+        known = [pool.get(client, {}) for name, pool in self._histories.items() if name != PROMISED]
+        return [tuple((*kind, count) for kind, count in sorted(pool.items())) for pool in known] or [()]
+
+    def _recipes(
+        self, spent: np.ndarray, view: View, replace: bool = False, clients: Sequence[int] | None = None
+    ) -> dict[int, list[Recipe]]:
+        """Recipes that the records of each client have gone through, or of some `clients`, as an observer sees them,
+        one for each pool.
 
         A record is either a training or a validation record. What was released of the whole client counts for both: one
         record may move a bounded contribution by twice its bound.
         """
-        place = VIEWS.index(view)
         found: dict[int, list[Recipe]] = {}
-        for client in self._paying():
+        for client in self._paying() if clients is None else clients:
             multiplier = _of_whole_client(float(spent[client]))
-            multiplier = 2 * multiplier if replace else multiplier  # as a replaced record costs twice its mu
+            # A replaced record moves no more than twice the bound either: halve the mu that `replaced_epsilon` doubles.
+            multiplier = 2 * multiplier if replace else multiplier
             whole: Recipe = ((1.0, multiplier, 1),) if math.isfinite(multiplier) else ()
-            pools = [sorted(pool.items()) for pool in self._pools(client)]
-            own = [tuple((rate, met[place], count) for (rate, met), count in pool) for pool in pools]
-            found[client] = [(*whole, *recipe) for recipe in own]
+            found[client] = [(*whole, *seen_by(view, pool)) for pool in self._pools(client)]
         return found
+
+
+def seen_by(view: View, recipe: SeenRecipe) -> Recipe:
+    """Recipe as one observer sees it."""
+    place = VIEWS.index(view)
+    return tuple((rate, met[place], count) for rate, met, count in recipe)
 
 
 def join_drawn(charges: Mapping[str, Charge]) -> dict[str, Charge]:

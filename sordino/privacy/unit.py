@@ -26,9 +26,10 @@ class Unit(StrEnum):
     def record_level(self) -> bool:
         """Whether the unit is a part of one client's data: the question that decides the level of a run.
 
-        At record level every client adds noise of its own, as its `RecordPlan` says. A step sees records through noisy
-        gradients alone, and each message is covered by itself. Otherwise a step sees its client's records as they are,
-        noise covers the whole message, and its shares add up over the cohort.
+        At record level a step sees records through noisy gradients and sealed values alone, and noise is planned by a
+        `RecordPlan`: of each client's own, so that each message is covered by itself, or shared out over the messages
+        of a sum. Otherwise a step sees its client's records as they are, noise covers the whole message, and its shares
+        add up over the cohort.
         """
         return self is Unit.RECORD
 
@@ -58,9 +59,9 @@ class Unit(StrEnum):
         """Data that could be published bare under a delta of 1 / units, in words."""
         return "one random record" if self.record_level else "one random client's whole data"
 
-    def caveats(self, figures: Mapping[str, float | None] | None = None) -> list[str]:
-        """Sentences that must stand beside every epsilon of this unit; `figures` as for `rows_words`."""
-        return [rows_words(figures or {})] if self.record_level else []
+    def caveats(self, figures: Mapping[str, float | None] | None = None, observer: str | None = None) -> list[str]:
+        """Sentences that must stand beside every epsilon of this unit; arguments as for `rows_words`."""
+        return [rows_words(figures or {}, observer)] if self.record_level else []
 
 
 NEIGHBOURS: Mapping[Unit, str] = {
@@ -74,25 +75,30 @@ NEIGHBOURS: Mapping[Unit, str] = {
 }
 
 
-def rows_words(figures: Mapping[str, float | None]) -> str:
+def rows_words(figures: Mapping[str, float | None], observer: str | None = None) -> str:
     """Say that records are rows and not persons.
 
     Args:
         figures: epsilon of a person by the number of its rows at one client, where it is known.
+        observer: observer whom the figures are for; None where they hold for all.
     """
     known = {rows: epsilon for rows, epsilon in figures.items() if epsilon is not None and math.isfinite(epsilon)}
     if not known:
         return f"{NOT_PERSONS}: somebody with several rows pays for each of them."
     costs = ", ".join(f"with {rows} rows up to {round_up(epsilon)}" for rows, epsilon in known.items())
-    return f"{NOT_PERSONS}: somebody who has several rows at a client has a larger epsilon, {costs}."
+    whose = f" for the {observer}" if observer else ""
+    return f"{NOT_PERSONS}: somebody who has several rows at a client has a larger epsilon{whose}, {costs}."
 
 
-def protection(unit: Unit, figures: Mapping[str, float | None] | None = None) -> dict[str, str]:
+def protection(
+    unit: Unit, figures: Mapping[str, float | None] | None = None, observer: str | None = None
+) -> dict[str, str]:
     """Keys of a document that say what its epsilons protect: `unit`, `neighbours` and, of records, `rows_not_persons`.
 
     Args:
         unit: what is protected.
         figures: as for `rows_words`.
+        observer: likewise.
     """
     found = {"unit": str(unit), "neighbours": unit.neighbours}
-    return found | {"rows_not_persons": rows_words(figures or {})} if unit.record_level else found
+    return found | {"rows_not_persons": rows_words(figures or {}, observer)} if unit.record_level else found

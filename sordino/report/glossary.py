@@ -115,7 +115,9 @@ WORDS: dict[str, str] = {
     ),
     "record": (
         "One row of a client's data, as it was read: not one person, who may have several rows and pays for each. "
-        f"Where records are the unit, epsilon holds against the server too. Neighbours: {Unit.RECORD.neighbours}."
+        "Where each client adds noise of its own, epsilon holds against the server too; where the clients share the "
+        "noise of one sum (dp-fedsgd), each observer has an epsilon of its own. "
+        f"Neighbours: {Unit.RECORD.neighbours}."
     ),
     "release": ("One kind of thing that leaves a client: its bound, its noise and its cost."),
     "replaced": (

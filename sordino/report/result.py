@@ -10,7 +10,14 @@ from sordino.errors import UserError
 from sordino.privacy.views import VIEWS, View
 from sordino.report.exports import markdown, records
 from sordino.report.terminal.results import epsilon_text
-from sordino.report.wording import UNPROTECTED, neighbour_words, percent, protects_nothing, with_full_stop
+from sordino.report.wording import (
+    UNPROTECTED,
+    neighbour_words,
+    observer_of_figures,
+    percent,
+    protects_nothing,
+    with_full_stop,
+)
 from sordino.store.run_summary import Summary
 from sordino.store.spending import OverRuns
 from sordino.study.compare import Comparison
@@ -54,7 +61,8 @@ class RunResult(dict[str, Any]):
         if protects_nothing(found.epsilon):
             lines += ["", UNPROTECTED]
         else:
-            lines += ["", " ".join([f"{meaning}.", *neighbour_words(found.unit, found.epsilon_rows)])]
+            observer = observer_of_figures(found.epsilon, found.protect_from)
+            lines += ["", " ".join([f"{meaning}.", *neighbour_words(found.unit, found.epsilon_rows, observer)])]
         lines += ["", *(f"Not covered: {with_full_stop(reason)}" for reason in found.not_covered)]
         return "\n".join(lines)
 

@@ -15,17 +15,28 @@ from typing import Any
 
 from sordino.data.schema import Label, NumberColumn, Schema
 from sordino.errors import UserError
-from sordino.experiment.config import AT_SITES, Experiment
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import AT_SITES
 from sordino.experiment.hyperparameters import called
+from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit, protection
 from sordino.privacy.views import View
-from sordino.report.wording import UNPROTECTED, protects_nothing, replacement_words, with_full_stop
+from sordino.report.wording import (
+    UNPROTECTED,
+    observer_of_figures,
+    protects_nothing,
+    replacement_words,
+    with_full_stop,
+)
 from sordino.store.ledger_rows import Account
+from sordino.store.run_summary import Summary
 from sordino.store.spending import over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
-from sordino.trained.models import load_models
+from sordino.trained.models import Description, load_models
 from sordino.util.formatting import delta_text
 
+OF_SECURE_SUM = "whoever runs the server, together with all other sites; by itself it sees sums"
+"""Words for the server of a deployment whose messages were added up by a secure sum."""
 WHO: dict[View, str] = {
     "outsider": "anybody who sees published models and sums over clients",
     "peer": "another client, which also knows its own part of the noise",
@@ -93,8 +104,13 @@ class Statement:
     """Number of clients that are not named."""
     records: int | None
     network: str
+    features: str | None
+    """Sentence on the features that the network takes, and the data these were made of."""
     parameters: int
     rounds: int
+    rounds_planned: int
+    stopped: bool
+    """Whether the run was stopped before its end and has no models."""
     classes: list[str]
     predicted: str | None
     """The name of the column that is predicted, in tables."""
@@ -127,34 +143,35 @@ class Statement:
 
 
 def statement_of(store: Store, run: str) -> Statement:
-    """Write the statement on a finished run."""
+    """Write the statement on a finished run, or on a stopped one of which something has left real sites."""
     account = Account.of(store, run)
-    row, summary = account.row, account.row.result
-    if summary is None:
-        raise unfinished(row, store.folder)
-    models = load_models(run, store.folder)
-    names = list(models.about.clients)
+    row = account.row
+    summary, about = _ended(account, store)
+    names = list(about.clients)
     simulated = not summary.deployed
-    schema = models.about.meaning.schema
-    protects = protection(row.unit, summary.epsilon_rows)
+    schema = about.meaning.schema
+    protects = protection(row.unit, summary.epsilon_rows, observer_of_figures(summary.epsilon, summary.protect_from))
     level = summary.record_level
     total = over_runs(store, row.people, row.unit, summary.delta)
     return Statement(
         run=run,
         date=datetime.fromtimestamp(row.created, UTC).strftime("%d %B %Y, %H:%M UTC"),
-        version=models.about.version,
+        version=about.version,
         method=called(row.configuration),
         data=str(row.configuration["data"]) if simulated else summary.trial_of or AT_SITES,
         clients=names[:NAMED],
         others=max(0, len(names) - NAMED),
         records=summary.records,
-        network=models.about.network,
+        network=about.network,
+        features=None if about.features is None else str(about.features["origin"]),
         parameters=summary.parameters,
         rounds=summary.rounds_done,
-        classes=list(models.about.meaning.task.groups),
+        rounds_planned=summary.rounds,
+        stopped=row.result is None,
+        classes=list(about.meaning.task.groups),
         predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
         columns=[] if schema is None else _columns(schema, row.configuration, simulated),
-        shape=models.about.shape,
+        shape=about.shape,
         simulated=simulated,
         trial=summary.trial_of is not None,
         unit=row.unit,
@@ -163,7 +180,8 @@ def statement_of(store: Store, run: str) -> Statement:
         delta=summary.delta,
         planned_for=summary.protect_from,
         observers=[
-            Observer(view, who, summary.epsilon[view], summary.attack_accuracy[view]) for view, who in WHO.items()
+            Observer(view, who, summary.epsilon[view], summary.attack_accuracy[view])
+            for view, who in _observers(summary).items()
         ],
         leaving=_leaving(account),
         replaced=None if level is None else level.epsilon_replace_one,
@@ -174,6 +192,24 @@ def statement_of(store: Store, run: str) -> Statement:
         head=account.head,
         rows=len(account.ledger.rows),
     )
+
+
+def _observers(summary: Summary) -> dict[View, str]:
+    """Each observer of a run, and who that is."""
+    return WHO | ({"server": OF_SECURE_SUM} if summary.summed_securely else {})
+
+
+def _ended(account: Account, store: Store) -> tuple[Summary, Description]:
+    """Summary of a run, and description of its models; a stopped simulation, of which nothing has left anybody, is
+    refused."""
+    row = account.row
+    if row.result is not None:
+        return row.result, load_models(row.run, store.folder).about
+    if row.gone or row.state == "running" or row.configuration["data"] != AT_SITES:
+        raise unfinished(row, store.folder)
+    from sordino.deploy.server.stopped import summarize_stopped
+
+    return summarize_stopped(row.run, store, account.ledger)
 
 
 def _names_label(configuration: Mapping[str, Any], simulated: bool) -> bool:
@@ -198,7 +234,7 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
 def _leaving(account: Account) -> list[Leaving]:
     """Kinds of values that left clients, in the order in which they first left."""
     described = _release_texts(account.row)
-    rows = [row for row in account.ledger.rows if not row.exposed]
+    rows = [row for row in account.ledger.rows if not row.exposed and row.pool != PROMISED]
     found = []
     for name in dict.fromkeys(row.release for row in rows):
         mine = [row for row in rows if row.release == name]
@@ -226,13 +262,25 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."
             f"{records}",
             f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
-            f"to tell {_join(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds.",
+            f"to tell {_join(found.classes)} apart{column}, with the method {found.method}, in "
+            f"{found.rounds_planned if found.stopped else found.rounds} rounds.",
+            *([found.features] if found.features else []),
+            *([_stop(found)] if found.stopped else []),
             _machines(found),
         ],
         "What a record holds": [_holds(found)],
         "What left each client": [_treatment(found)],
         "What somebody could learn from it": [*_protection(found), *([found.together] if found.together else [])],
     }
+
+
+def _stop(found: Statement) -> str:
+    """Sentences on a run that was stopped before its end."""
+    return (
+        f"The run was stopped after {found.rounds} of {found.rounds_planned} rounds, and has no models yet. The "
+        "figures below are those of all planned rounds: the run may be resumed, and whoever stopped it may have seen "
+        "what had left before."
+    )
 
 
 def _machines(found: Statement) -> str:
@@ -278,16 +326,12 @@ def _protection(found: Statement) -> list[str]:
         f'The column "best attack" says how often the best possible attack guesses correctly whether {whether}, for '
         f"the {found.unit} that is easiest to recognise. A coin is correct in 50 % of cases."
     )
-    if protects_nothing({one.name: one.epsilon for one in found.observers}):
+    epsilon = {one.name: one.epsilon for one in found.observers}
+    if protects_nothing(epsilon):
         return [f"{UNPROTECTED}. {attack}"]
-    unit = "one record of a client" if found.unit.record_level else "one client as a whole"
-    planned = f"The noise was planned against the observer {found.planned_for}."
-    if found.unit.record_level and len({one.epsilon for one in found.observers}) == 1:
-        planned = "Each client adds noise of its own, which holds against every observer."
-    elif found.unit.record_level:
-        planned = (
-            f"The noise of all clients adds up in each sum. It was planned against the observer {found.planned_for}."
-        )
+    unit, planned = "one client as a whole", f"The noise was planned against the observer {found.planned_for}."
+    if found.unit.record_level:
+        unit, planned = "one record of a client", _whose_noise(found)
     return [
         f"The figures protect {unit}. A smaller epsilon means stronger protection. Delta is "
         f"{delta_text(found.delta)}: roughly the chance that more is revealed than epsilon allows. Each observer is "
@@ -297,17 +341,39 @@ def _protection(found: Statement) -> list[str]:
     ]
 
 
+def _whose_noise(found: Statement) -> str:
+    """Sentences on the noise that protects records, and on whom it holds against."""
+    if _observer(found) is None:
+        return "Each client adds noise of its own, which holds against every observer."
+    shared = (
+        "The clients share the noise: each message carries a part of it, and the sum over clients carries all of it. "
+        f"It was planned against the observer {found.planned_for}."
+    )
+    if found.simulated:
+        return shared
+    return (
+        f"{shared} A secure sum showed the server sums alone, so that for the server by itself the figure of the "
+        "outsider holds. The figure of the server is for the case that all other sites work with it."
+    )
+
+
 def _neighbours(found: Statement) -> list[str]:
     """Paragraphs on the two worlds that the figures compare."""
     compared = f"The figures compare two worlds that differ in one {found.unit}. Neighbours: {found.neighbours}."
     if not found.unit.record_level:
         return [compared]
-    exchanged = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
+    exchanged, observer = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED), _observer(found)
+    whose = "" if observer is None else f" for the observer {observer}, and more for observers with a larger epsilon"
     return [
         f"{compared} Records are counted as they were read. If a record's contents are replaced by others, epsilon is "
-        f"at most {exchanged}.",
+        f"at most {exchanged}{whose}.",
         found.rows_not_persons,
     ]
+
+
+def _observer(found: Statement) -> str | None:
+    """Observer whom figures of which there is one alone are for; None where they hold for all."""
+    return observer_of_figures({one.name: one.epsilon for one in found.observers}, found.planned_for)
 
 
 def _join(names: list[str]) -> str:

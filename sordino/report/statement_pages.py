@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sordino.methods.bases import SIZES
+from sordino.methods.bases import SIZES, SIZES_IN_SUMS
 from sordino.report.html import page
 from sordino.report.statement import UNBOUNDED, Leaving, Observer, Statement, sentences
 from sordino.report.wording import attack_words, epsilon_words, markdown_table
@@ -85,7 +85,7 @@ def _always(found: Statement) -> list[str]:
     )
     return [
         "A personal model stays at its client. Anybody who is given one may learn more about that client's records.",
-        *([SIZES] if found.unit.record_level and SIZES not in found.not_covered else []),
+        *([SIZES] if found.unit.record_level and {SIZES, SIZES_IN_SUMS}.isdisjoint(found.not_covered) else []),
         *([shown] if found.simulated else []),
     ]
 

@@ -10,6 +10,7 @@ from sordino.privacy.unit import Unit
 from sordino.util.formatting import delta_text, percent_up, round_up
 
 if TYPE_CHECKING:
+    from sordino.store.run_summary import Summary
     from sordino.study.compare import ComparisonRow
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
@@ -21,10 +22,35 @@ def protects_nothing(epsilon: Mapping[Any, float | None]) -> bool:
     return all(value is None for value in epsilon.values())
 
 
-def neighbour_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None) -> list[str]:
+def observer_of_figures(epsilon: Mapping[Any, float | None], protect_from: str) -> str | None:
+    """Observer whom figures of which there is one alone are for: the one whom noise was planned against, or None where
+    all observers have the same epsilon and the figures hold for all."""
+    return None if len(set(epsilon.values())) == 1 else protect_from
+
+
+def accuracy_source(summary: Summary) -> str:
+    """Sentence on where the accuracies of a run come from."""
+    if not summary.deployed:
+        return "Accuracies are measured by the simulation on the clients' raw test records: no client would send them."
+    if summary.accuracy_noise is not None:
+        return "Accuracies are what the sites share, with noise; `sordino site status` shows an owner its own."
+    if summary.trial_of is not None:
+        return "Accuracies are those that the trial's sites keep: on real machines they stay there."
+    return "Accuracies stay at the sites: `sordino site status` shows an owner its own."
+
+
+def neighbour_words(
+    unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None, observer: str | None = None
+) -> list[str]:
     """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
-    and persons; `epsilon_rows` holds upper bounds of epsilon for a person with several rows, where they are known."""
-    return [f"Neighbours: {unit.neighbours}.", *unit.caveats(epsilon_rows)]
+    and persons.
+
+    Args:
+        unit: what is protected.
+        epsilon_rows: epsilon of a person by the number of its rows at one client, where it is known.
+        observer: `observer_of_figures` for these.
+    """
+    return [f"Neighbours: {unit.neighbours}.", *unit.caveats(epsilon_rows, observer)]
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -77,11 +78,15 @@ def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData
         ]
     workers = min(wishes.process_count(), cohort)
     if workers > 1 and wishes.workers is None and seconds:
-        steps = cohort * method.epochs * float(data.train.sizes.mean()) / method.batch
+        rate = method.record_needs().rate
+        steps = cohort * (method.epochs * float(data.train.sizes.mean()) / method.batch if rate is None else 1)
         work = steps * seconds[engine]
         if work < HOP:
             workers = 1
             reasons.append(f"One process: a round is {1e3 * work:.2f} ms of work, less than asking another one costs.")
+        elif engine == "stacked" and stacks_of_a_round(method, learner, data, cohort) == 1:
+            workers = 1
+            reasons.append("One process: all clients of a round make their sums in one stack.")
     if workers > 1:
         reasons.append(f"{workers} processes with one thread each, which share data and models.")
     elif len(reasons) == 1:
@@ -125,7 +130,12 @@ def why_no_records_stacked(method: Method, learner: Learner, compiled: bool) -> 
 
 def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, cohort: int) -> dict[Mode, float]:
     """Estimate the seconds of one step for each client, stacked and one by one."""
-    stacks = stack_count(cohort, stack_size(learner.layout.size))
+    stacks, rate = stacks_of_a_round(method, learner, data, cohort), method.record_needs().rate
+    if rate is not None:
+        batch = max(1, round(rate * float(data.train.sizes.mean())))
+        size, ways = step_cost.Size.of(learner.written, data.shape, batch), step_cost.SUMMED
+        together = ways.stacked.seconds(size, max(1, cohort // stacks))
+        return {"stacked": together, "one-by-one": ways.alone.seconds(size)}
     if method.unit.record_level:
         # Clients who take equally many steps are stacked, about so many kinds of them as there are numbers of steps.
         kinds = len(np.unique(-(-data.train.sizes // method.batch)))
@@ -140,6 +150,14 @@ def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, coh
         "stacked": padded * ways.stacked.seconds(size, max(1, cohort // stacks)),
         "one-by-one": ways.alone.seconds(size),
     }
+
+
+def stacks_of_a_round(method: Method, learner: Learner, data: FederatedData, cohort: int) -> int:
+    """Return the number of stacks in which clients of a round are trained, or make their sums of gradients."""
+    rate, parameters = method.record_needs().rate, learner.layout.size
+    records = 0.0 if rate is None else rate * cohort * float(data.train.sizes.mean())
+    shared = rate is None or step_cost.worth_sharing(parameters, math.prod(data.shape), records)
+    return stack_count(cohort, stack_size(parameters), shared)
 
 
 COMPILING = 40.0

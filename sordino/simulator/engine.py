@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from sordino.federation.execution import stack_size
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer
 from sordino.learning.metrics import Reached, sums_on_test_records
+from sordino.simulator import step_cost
 from sordino.simulator.memory import Memory
 
 PREDICTED = 2**22
@@ -43,16 +45,29 @@ class Engine:
     def __init__(self, clients: Clients, memory: Memory) -> None:
         self.clients, self.memory = clients, memory
         self.stack = stack_size(clients.learner.layout.size)
+        self._units: tuple[object, list[list[int]]] = (None, [])
+        """Units that were made last, and what for: from round to round they may stay the same."""
+        self._sizes = clients.learner.layout.size, math.prod(clients.data.shape)
 
     def units(self, who: Sequence[int], step: str | None = None) -> list[list[int]]:
         """Group the positions in `who` into stacks that are computed together, most records first; `step` is None for
         work that is no step of the method."""
         numbers = np.asarray(who)
+        took_part = self.memory.participations[numbers]
+        about = (step, numbers.tobytes(), took_part.tobytes())
+        if about != self._units[0]:
+            self._units = about, self._grouped(numbers, took_part, step)
+        return self._units[1]
+
+    def _grouped(self, numbers: np.ndarray, took_part: np.ndarray, step: str | None) -> list[list[int]]:
+        """Make the `units` of clients that took part so many times."""
         by_size = np.lexsort((numbers, -self.clients.data.train.sizes[numbers]))
-        kinds = np.zeros(len(numbers), dtype=np.int64)
+        kinds, shared = np.zeros(len(numbers), dtype=np.int64), True
         if step is not None:
-            kinds = self.clients.kinds(step, numbers, self.memory.participations[numbers])
-        return self.clients.execution.groups(by_size, self.stack, kinds)
+            kinds = self.clients.kinds(step, numbers, took_part)
+            summed = self.clients.summed_records(step, numbers)
+            shared = summed is None or step_cost.worth_sharing(*self._sizes, summed)
+        return self.clients.execution.groups(by_size, self.stack, kinds, shared)
 
     def work(self, work: Work) -> Answer:
         """Let clients answer, write what they keep into their memory, and evaluate their models where that is due."""

@@ -87,7 +87,7 @@ class Simulation:
         whether it runs code of the user's own."""
         signals: list[int] = []
         try:
-            with note_signals(signals):
+            with note_signals(signals) if self._own else contextlib.nullcontext():
                 yield
         except BaseException as error:
             excused = MACHINE if not own else ()

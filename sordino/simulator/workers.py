@@ -84,6 +84,8 @@ class Workers:
         def one(number: int) -> Answer:
             return self.engine.work(work.part(units[number]))
 
+        if len(units) == 1:  # nothing to share
+            return _joined([one(0)], units)
         if self._team:
             light = replace(question, message=self._share("message", question.message))
             self._ask("work", (replace(work, question=light), units), question.clients)
@@ -239,6 +241,8 @@ class Workers:
 
 def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
     """Join several answers into one; `places` says where each row belongs."""
+    if len(answers) == 1 and places[0] == list(range(len(places[0]))):
+        return replace(answers[0], values={name: rows.clone() for name, rows in answers[0].values.items()})
     order = np.concatenate([np.asarray(part) for part in places])
     accuracies = np.concatenate([answer.accuracies for answer in answers])
     values = {}

@@ -100,6 +100,11 @@ def went_on(row: RunRow, store: Store) -> bool:
     return places[0] != places[1]
 
 
+def is_paid_elsewhere(row: Row) -> bool:
+    """Whether a row costs nothing by itself, because another row pays for what left."""
+    return not (row.pool or row.reason or row.exposed or np.frombuffer(row.sensitivity, dtype="<f8").any())
+
+
 def _agree(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other

@@ -58,7 +58,8 @@ class Metric:
 
 @dataclass(frozen=True)
 class RecordFigures:
-    """Figures of a run that protects single records; the document of a run has them beside its other keys."""
+    """Figures of a run that protects single records, for the observer whom its noise is planned against; the document
+    of a run has them beside its other keys."""
 
     epsilon_clients: dict[str, float | None] | None
     """`min`, `median` and `max` of epsilon over clients; None where no client was asked anything."""
@@ -70,8 +71,8 @@ class RecordFigures:
     """Delta at which `epsilon_replace_one` holds; larger than the run's where only epsilon and delta of a client's
     records are known. None in runs of versions that did not store it."""
     epsilon_rows: dict[str, float | None] | None = None
-    """Upper bounds of epsilon for a person with 3 and with 5 rows at one client, by number of rows; empty where no
-    bound is known, None in runs of versions that did not store it."""
+    """Epsilon of a person with 3 and with 5 rows at one client, by number of rows; empty where it is not known, None in
+    runs of versions that did not store it. Earlier versions stored upper bounds."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the figures; those that versions before did not store are left out where there are none."""
@@ -157,6 +158,8 @@ class Summary:
     """Where clients blend models: accuracies of the blend and of each of its members."""
     recalibrate: MixtureFigures | None = None
     """Where clients recalibrate the server's model: accuracies of what they predict with and of its members."""
+    features: str | None = None
+    """Features that the network was trained on, in one line; None where it saw the records themselves."""
     deployed: bool = False
     """Whether the run was on the clients' own machines."""
     trial_of: str | None = None
@@ -166,8 +169,14 @@ class Summary:
 
     @property
     def epsilon_rows(self) -> dict[str, float | None]:
-        """Upper bounds of epsilon for persons with several rows; empty at client level and where none is known."""
+        """Epsilon of persons by the number of their rows at one client; empty at client level and where none is
+        known."""
         return (None if self.record_level is None else self.record_level.epsilon_rows) or {}
+
+    @property
+    def summed_securely(self) -> bool:
+        """Whether a secure sum kept single messages from the server of a deployment."""
+        return self.deployed and self.epsilon["outsider"] != self.epsilon["server"]
 
     @property
     def mixture(self) -> MixtureFigures | None:

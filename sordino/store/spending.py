@@ -30,7 +30,8 @@ from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.client_level_plan import planned_epsilon
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
-from sordino.privacy.ledger import Kind, Ledger, Row, SeenRecipe, join_drawn
+from sordino.privacy.budget.shared_noise import same_for_all
+from sordino.privacy.ledger import Kind, Ledger, Row, SeenRecipe, join_drawn, seen_by
 from sordino.privacy.release import PROMISED, Public, all_releases, record_needs
 from sordino.privacy.sealed import Pool
 from sordino.privacy.unit import Unit
@@ -86,7 +87,7 @@ def spending_of_ledger(ledger: Ledger) -> Spent:
     if not ledger.unit.record_level:
         mu = [ledger.mu(view) for view in VIEWS]
         return {"unit": Unit.CLIENT, "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
-    recipes = [_document(recipe) for recipe in sorted(ledger.recipes())]
+    recipes = [_recipe_document(recipe) for recipe in sorted(ledger.recipes())]
     epsilon, delta = ledger.promised()
     if not delta:
         return {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
@@ -292,9 +293,9 @@ def planned(told: Terms) -> Spent:
         return _unbounded(unit)
     if unit.record_level:
         pools = _planned_pools(told)
-        promised = [[rate, at[0]] for recipe in pools.pop(PROMISED, {}).values() for rate, at, _ in recipe]
+        promised = [[epsilon, at[0]] for recipe in pools.pop(PROMISED, {}).values() for epsilon, at, _ in recipe]
         distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
-        recipes = [_document(recipe) for recipe in distinct]
+        recipes = [_recipe_document(recipe) for recipe in distinct]
         found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
         return {**found, "promised": max(promised)} if promised else found
     if not any(release.private for release in releases):  # nothing leaves
@@ -349,7 +350,7 @@ def _planned_pools(told: Terms) -> dict[str, dict[int, SeenRecipe]]:
     plan, delta = told.allowance.of_records, told.budget.delta
     clients = range(len(plan.turns))
     if told.data is None and plan.shared is None:
-        return {PROMISED: {client: ((float(plan.budgets[client]), (delta,) * 3, 1),) for client in clients}}
+        return {PROMISED: {client: ((float(plan.budgets[client]), same_for_all(delta), 1),) for client in clients}}
     recipes = planned_recipes(told, told.learner.layout.layers)
     return {pool: dict(enumerate(mine)) for pool, mine in zip(POOLS, zip(*recipes, strict=True), strict=False)}
 
@@ -362,15 +363,11 @@ def planned_recipes(costs: Costs, layers: Sequence[int] = ()) -> list[list[SeenR
         layers: Number of parameters of each layer of the network; needed where noise is in whole numbers.
     """
     plan, needs = costs.allowance.of_records, record_needs(costs.declared)
-    clients = range(len(plan.turns))
     if plan.shared is None:
-        return [recipes_of_own_noise(plan, client, needs) for client in clients]
-    by_rate: dict[tuple[float, int], list[SeenRecipe]] = {}
-    for client in clients:
-        kind = (float(plan.sampling[client]), int(plan.turns[client]))
-        if kind not in by_rate:
-            by_rate[kind] = [_recipe_of_sums(costs, client, layers)]
-    return [by_rate[float(plan.sampling[client]), int(plan.turns[client])] for client in clients]
+        return [recipes_of_own_noise(plan, client, needs) for client in range(len(plan.turns))]
+    kinds = list(zip(plan.sampling.tolist(), plan.turns.tolist(), strict=True))  # all that clients differ in
+    found = {kind: [_recipe_of_sums(costs, kinds.index(kind), layers)] for kind in dict.fromkeys(kinds)}
+    return [found[kind] for kind in kinds]
 
 
 def _recipe_of_sums(costs: Costs, client: int, layers: Sequence[int]) -> SeenRecipe:
@@ -391,9 +388,9 @@ def recipes_of_own_noise(plan: RecordPlan, client: int, needs: RecordNeeds) -> l
     noise on what it sends is its own."""
     turns, (rate, multiplier, steps) = int(plan.turns[client]), plan.charge(client)
     matrix, mean = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
-    once: SeenRecipe = ((1.0, (matrix,) * 3, needs.matrices),) if matrix else ()
-    trained: SeenRecipe = (*once, (rate, (multiplier,) * 3, steps * turns))
-    return [trained, ((1.0, (mean,) * 3, needs.means * turns),)] if needs.means else [trained]
+    once: SeenRecipe = ((1.0, same_for_all(matrix), needs.matrices),) if matrix else ()
+    trained: SeenRecipe = (*once, (rate, same_for_all(multiplier), steps * turns))
+    return [trained, ((1.0, same_for_all(mean), needs.means * turns),)] if needs.means else [trained]
 
 
 def sentence(total: OverRuns, view: View) -> str | None:
@@ -426,12 +423,12 @@ def _epsilon_words(epsilon: float | None) -> str:
     return "an infinite epsilon" if epsilon is None else f"an epsilon of {round_up(epsilon)}"
 
 
-def _document(recipe: SeenRecipe) -> list[list[float]]:
+def _recipe_document(recipe: SeenRecipe) -> list[list[float]]:
     """Return a recipe as it is stored: one multiplier for all observers where they meet the same noise."""
     return [[rate, *(met[:1] if len(set(met)) == 1 else met), count] for rate, met, count in recipe]
 
 
-def _seen(stored: Sequence[Sequence[float]]) -> SeenRecipe:
+def _read_recipe(stored: Sequence[Sequence[float]]) -> SeenRecipe:
     """Return a stored recipe with a multiplier for each observer."""
     found = []
     for rate, *met, count in stored:
@@ -442,8 +439,7 @@ def _seen(stored: Sequence[Sequence[float]]) -> SeenRecipe:
 
 def _recipe(stored: Sequence[Sequence[float]], view: View) -> Recipe:
     """Return a stored recipe as an observer sees it."""
-    place = VIEWS.index(view)
-    return tuple((rate, met[place], count) for rate, met, count in _seen(stored))
+    return seen_by(view, _read_recipe(stored))
 
 
 def spending_of_run(row: RunRow, store: Store, lost: bool = False) -> Spent:
@@ -489,7 +485,7 @@ def _count_unfinished(row: RunRow, store: Store, lost: bool) -> Spent:
 
 def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
     """Add to a plan for records the later attempts of a run that did not repeat itself, which no plan includes."""
-    more = _document(tuple((*kind, count) for kind, count in ledger.later_attempts().items()))
+    more = _recipe_document(tuple((*kind, count) for kind, count in ledger.later_attempts().items()))
     if not _record_level(plan) or not more:
         return plan
     return {**plan, "recipes": [[*recipe, *more] for recipe in plan["recipes"]]}
@@ -537,7 +533,7 @@ def within(spent: Spent, planned: Spent) -> bool:
 def _counts(recipe: Sequence[Sequence[float]]) -> dict[Kind, int]:
     """Count each kind of release in a recipe, by sampling rate and noise multipliers."""
     found: Counter[Kind] = Counter()
-    for rate, met, count in _seen(recipe):
+    for rate, met, count in _read_recipe(recipe):
         found[rate, met] += count
     return dict(found)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError, unknown
-from sordino.experiment.defaults import RunState, in_store
+from sordino.experiment.defaults import AT_SITES, RunState, in_store
 from sordino.privacy.unit import Unit
 from sordino.store.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
 from sordino.store.lock import HeldError, holding, is_held
@@ -150,7 +150,13 @@ def unfinished(row: RunRow, folder: Path) -> UserError:
         return gone(row)
     if row.state == "failed":
         return UserError(f"The run {row.run!r} is not finished: {row.failed}. Correct the code, and start a new run.")
-    return UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}{in_store(folder)}` takes it up.")
+    again = f"{row.run}{in_store(folder)}`"
+    if row.configuration.get("data") == AT_SITES:
+        return UserError(
+            f"The run {row.run!r} is not finished: `sordino serve --resume {again} takes it up, and a trial "
+            f"`sordino deploy --resume {again}."
+        )
+    return UserError(f"The run {row.run!r} is not finished: `sordino resume {again} takes it up.")
 
 
 class Store:
@@ -312,6 +318,14 @@ class Store:
                     run,
                 ),
             )
+            self._database.seal(run)
+
+    def resummarize(self, run: str, summary: dict[str, Any]) -> None:
+        """Replace the summary of a finished run by one with more figures; its spending must be the same."""
+        if (self.get(run).summary or {}).get("spent") != json.loads(json.dumps(summary["spent"])):
+            raise ValueError(f"the new summary of {run} has another spending, or the run has none")
+        with self._database.transaction("immediate"):
+            self._database.execute("update runs set summary = ? where run = ?", (json.dumps(summary), run))
             self._database.seal(run)
 
     def remove(self, run: str, summed_up: Callable[[], dict[str, Any]]) -> None:

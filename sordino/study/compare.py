@@ -99,16 +99,6 @@ class ComparisonRow:
             "by_seed": [one.to_dict() for one in self.by_seed],
         }
 
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> ComparisonRow:
-        """Row that a document of `sordino compare --json` holds, which has no curves."""
-        known = {part.name: document[part.name] for part in dataclasses.fields(cls) if part.name in document}
-        accuracy = {name: None if one is None else OverSeeds(**one) for name, one in document["accuracy"].items()}
-        by_seed = [
-            SeedFigures(one["seed"], one["run"], {name: one[name] for name in FIGURES}) for one in document["by_seed"]
-        ]
-        return cls(**{"curves": [], **known, "unit": Unit(document["unit"]), "accuracy": accuracy, "by_seed": by_seed})
-
 
 @dataclass(frozen=True, repr=False)
 class Comparison:

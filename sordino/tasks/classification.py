@@ -84,7 +84,8 @@ class Classification(Task):
     def slopes(outputs: Tensor, targets: Tensor) -> Tensor:
         # Class probabilities, less one at the target. For few classes quicker than torch.softmax.
         slope = torch.exp(outputs - outputs.amax(dim=2, keepdim=True))
-        slope /= slope.sum(dim=2, keepdim=True)
+        # Two numbers are added many times quicker by themselves than by a sum over the last dimension.
+        slope /= slope[:, :, :1] + slope[:, :, 1:] if slope.shape[2] == 2 else slope.sum(dim=2, keepdim=True)
         return slope.scatter_add_(2, targets.unsqueeze(2), slope.new_full((), -1.0).expand(*targets.shape, 1))
 
     # The next two are `losses` up to the last bit, which differs between torch's kernels: figures of stored runs were

@@ -122,7 +122,7 @@ def sums_over_records_are_bounded_and_covered(case: Case) -> None:
     what is charged."""
     once = OneRound(case.prepared(), case.folder)
     for asked, name, release in once.releases():
-        if not (release.summed and release.record_level):
+        if not release.sums_records:
             continue
         width = asked.answer.values[name].shape[1]
         bound = float(release.cover(width, once.gate.allowance, asked.public).bounds)  # type: ignore[union-attr]

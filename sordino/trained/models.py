@@ -6,6 +6,7 @@ One file holds all of it. Neither the data nor the experiment is needed to predi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,11 +24,14 @@ from sordino.data.dataset import Meaning
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
+from sordino.features.extractor import Extractor, rebuilt
 from sordino.learning.network import Learner
 from sordino.parts.blending import ADJUSTED, AVERAGED, LOCAL, NETWORKS, OWN, TUNED, Blended, offsets
 from sordino.store.store import Store, unfinished
 from sordino.version import VERSION
 
+FEATURES = "features."
+"""Prefix of the names of an extractor's tensors in a file of models."""
 ABOUT = "sordino"
 """Key of the description in a file's metadata."""
 NAMED = 10
@@ -47,15 +51,19 @@ class Description:
     options: dict[str, Any]
     """Options of the network."""
     shape: tuple[int, ...]
-    """Shape of one record, as the network takes it."""
+    """Shape of one record, as the network takes it, or the extractor of its features."""
     meaning: Meaning
     """The task, and the rules by which a table's row becomes a record."""
     clients: tuple[str, ...]
     """Names of all clients of the run, in the order of their numbers."""
+    features: dict[str, Any] | None = None
+    """Extractor of the features that the network takes (`Extractor.document`); None where it takes records."""
 
     def document(self) -> dict[str, Any]:
         """Description for JSON."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.features is None:
+            del fields["features"]
         return fields | {"meaning": self.meaning.document()}
 
     def metadata(self) -> dict[str, str]:
@@ -80,9 +88,10 @@ class Description:
         return self.clients.index(client)
 
     def build(self, flat: Tensor) -> nn.Module:
-        """Build the network with the given parameters."""
+        """Build the network with the given parameters; where there are features, it takes these."""
+        shape = self.shape if self.features is None else tuple(self.features["shape"])
         with torch.random.fork_rng(devices=[]):
-            module = models.build(self.network, self.shape, self.meaning.task.width, **self.options)
+            module = models.build(self.network, shape, self.meaning.task.width, **self.options)
         Learner(module, self.meaning.task).bind(flat)
         return module.eval()
 
@@ -102,10 +111,27 @@ def described(run: str, prepared: Prepared) -> Description:
         method=prepared.experiment.method,
         network=str(prepared.experiment.model),
         options=prepared.experiment.model_options(),
-        shape=data.shape,
+        shape=data.shape if prepared.extractor is None else prepared.extractor.shape,
         meaning=data.meaning,
         clients=tuple(client.name for client in data.clients),
+        features=None if prepared.extractor is None else prepared.extractor.document(),
     )
+
+
+def feature_tensors(extractor: Extractor | None) -> dict[str, Tensor]:
+    """Weights of an extractor, by the names under which a file of models holds them."""
+    return {} if extractor is None else {f"{FEATURES}{name}": one for name, one in extractor.tensors().items()}
+
+
+class OnRecords(nn.Module):
+    """A network that takes records: the extractor of their features, then a network that takes these."""
+
+    def __init__(self, extractor: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.extractor, self.network = extractor, network
+
+    def forward(self, records: Tensor) -> Tensor:
+        return self.network(self.extractor(records))
 
 
 class Personal(Mapping[str, nn.Module]):
@@ -205,12 +231,30 @@ class _File:
         found: Tensor = self._file.get_tensor(name)
         return found
 
+    @functools.cached_property
+    def extractor(self) -> Extractor | None:
+        """Extractor of the features that the networks take; None where they take records."""
+        about = self.about
+        if about.features is None:
+            return None
+        mine = {name.removeprefix(FEATURES): self.tensor(name) for name in self._names if name.startswith(FEATURES)}
+        return rebuilt(about.features, about.shape, mine)
+
+    def on_records(self, network: nn.Module) -> nn.Module:
+        """A network that takes records."""
+        return network if self.extractor is None else OnRecords(self.extractor.module, network).eval()
+
+    def metrics(self) -> np.ndarray:
+        """Metrics of clients, as in `Models.metrics`."""
+        known = self.tensor("metrics_known").numpy()
+        return np.where(known, self.tensor("metrics").numpy(), np.nan)
+
     def shared(self) -> list[nn.Module]:
         """Models of the server."""
         if "global" not in self._names:
             return []
         rows = self.tensor("global")
-        return [self.about.build(row) for row in (rows if rows.dim() == 2 else rows.unsqueeze(0))]
+        return [self.on_records(self.about.build(row)) for row in (rows if rows.dim() == 2 else rows.unsqueeze(0))]
 
     def cluster(self, client: int) -> int:
         """Index of the server's model that is a client's."""
@@ -219,7 +263,7 @@ class _File:
     def personal(self, client: int) -> nn.Module:
         """Predictor of a client."""
         if not self._blended:
-            return self._own(client)
+            return self.on_records(self._own(client))
         row = self._blended[client]
         weights, powers, added = self._rules(row)
         width = self._file.get_slice("personal").get_shape()[1]
@@ -234,7 +278,8 @@ class _File:
         if not made.keys() >= {NETWORKS[member] for member in there}:  # other members were mixed then
             raise self._earlier
         members = [made[NETWORKS[member]] for member in there]
-        return Blended(self.about.meaning.task, members, weights[there], powers[there], added[there]).eval()
+        blended = Blended(self.about.meaning.task, members, weights[there], powers[there], added[there]).eval()
+        return self.on_records(blended)
 
     def _rules(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
         """Weights, powers and offsets of the mixture in a row. Earlier versions stored labels' frequencies, from which
@@ -265,5 +310,11 @@ def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
 def models_in(path: Path, run: str) -> Models:
     """Networks in a file whose digest was checked."""
     file = _File(path, run)
-    known = file.tensor("metrics_known").numpy()
-    return Models(file.shared(), Personal(file), file.about, np.where(known, file.tensor("metrics").numpy(), np.nan))
+    return Models(file.shared(), Personal(file), file.about, file.metrics())
+
+
+def metrics_in(path: Path, run: str) -> tuple[Description, np.ndarray]:
+    """Description of the models in a file whose digest was checked, and clients' metrics, as in `Models.metrics`; no
+    network is built."""
+    file = _File(path, run)
+    return file.about, file.metrics()

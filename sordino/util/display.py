@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import contextvars
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
+
+extraction_watch: contextvars.ContextVar[Callable[[int, int], None] | None] = contextvars.ContextVar(
+    "extraction_watch", default=None
+)
+"""Is told how many records' features are done, and of how many; None where nobody watches."""
+
+
+@contextlib.contextmanager
+def telling_extraction(tell: Callable[[str], None], every: float) -> Iterator[None]:
+    """Tell in sentences how the computation of features goes on, at most once in `every` seconds."""
+    last = time.monotonic()
+
+    def watch(done: int, records: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            tell(f"Computing features, once for these records: {done:,} of {records:,}.")
+
+    token = extraction_watch.set(watch)
+    try:
+        yield
+    finally:
+        extraction_watch.reset(token)
 
 
 class Telling(Protocol):

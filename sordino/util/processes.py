@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -126,6 +127,17 @@ def single_threaded() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def sparing_old_objects() -> Iterator[None]:
+    """Keep the garbage collector from looking through all objects that exist already, such as those of imported
+    libraries, which takes as long as many small rounds. What becomes garbage of them is collected later."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1

@@ -214,7 +214,8 @@ def test_a_draft_knows_dates_and_what_few_clients_can_protect(tmp_path: Path) ->
         assert f"- {column}: dates: dropped. If they matter" in outcome.out
     assert "- part: too many different texts" in outcome.out
     last = outcome.out.splitlines()[-1].removeprefix("Then: ")
-    assert shlex.split(last, comments=True)[-2:] == ["--method", "dp-fedavg-record"], "a shell takes it as it stands"
+    schema = str(tmp_path / "schema.toml")
+    assert shlex.split(last, comments=True)[-2:] == ["--schema", schema], "a shell takes it as it stands"
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,39 @@ def test_a_share_is_for_one_ask_one_sender_and_one_receiver() -> None:
     assert other._seed(b"B" * 32) != mine._seed(b"B" * 32)
 
 
+def test_secrets_that_are_agreed_on_once_serve_every_question_with_keys_of_its_own() -> None:
+    keys = {name: secure_sum.new_key() for name in names(3)}
+    parties = tuple(Party(name, secure_sum.public_key(key)) for name, key in keys.items())
+    agreed: dict[bytes, dict[bytes, bytes]] = {name: {} for name in keys}
+    seeds, own = set(), set()
+    for ask in (b"first".ljust(32), b"second".ljust(32)):
+        cohort = Cohort(ask, parties, 3)
+        maskers = {name: Masker(cohort, name, key, agreed[name]) for name, key in keys.items()}
+        values = {name: np.arange(4) + place for place, name in enumerate(keys)}
+        sent = {name: maskers[name].mask(values[name], 32) for name in keys}
+        made = Group(cohort, maskers, values, sent)
+        assert made.sum(names(3)).tolist() == sum(values.values()).tolist()
+        seeds |= {maskers[one]._seed(other) for one in keys for other in keys if one != other}
+        shares = [maskers[one].decrypt_share(b"A" * 32, sent[b"A" * 32].shares[one]).value for one in keys]
+        own.add(secret_sharing.combine(dict(enumerate(shares, 1)), 3))
+    assert [len(found) for found in agreed.values()] == [3, 3, 3]  # one with itself, for its own share
+    assert len(seeds) == 6  # three pairs, two questions
+    assert len(own) == 2  # the mask of a site's own is fresh
+
+
+def test_another_key_of_a_site_has_another_secret() -> None:
+    """A secret that was agreed on with one key must not serve for another that a server shows under the same name."""
+    mine, agreed = secure_sum.new_key(), {}
+    seeds = set()
+    for _ in range(2):
+        theirs = secure_sum.public_key(secure_sum.new_key())
+        cohort = Cohort(ASK, (Party(b"A" * 32, secure_sum.public_key(mine)), Party(b"B" * 32, theirs)), 2)
+        masker = Masker(cohort, b"A" * 32, mine, agreed)
+        assert masker._seed(b"B" * 32) == Masker(cohort, b"A" * 32, mine)._seed(b"B" * 32)
+        seeds.add(masker._seed(b"B" * 32))
+    assert len(seeds) == 2
+
+
 def test_notes_reach_their_receiver_only() -> None:
     made = SMALL
     sent = made.maskers[b"A" * 32].mask(np.zeros(3), 32, {b"B" * 32: b"ledger head"})

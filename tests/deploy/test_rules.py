@@ -65,6 +65,8 @@ def test_names_that_a_site_knows_are_looked_at_further() -> None:
         ({"model": "antigravity:Network"}, "is not among `models`"),
         ({"set": {"this:Class.tau": 1}}, "names code or a file"),
         ({"set": {"schema": "schema.toml"}}, "names code or a file"),
+        ({"set": {"features.extractor": "antigravity:Network"}}, "names code or a file"),
+        ({"set": {"features": {"weights": "secret.npz"}}}, "names code or a file"),
     ],
 )
 def test_names_that_would_load_code_are_refused_by_themselves(changes: dict[str, Any], sentence: str) -> None:
@@ -140,6 +142,24 @@ def test_without_a_roster_nobody_elses_noise_is_counted_on() -> None:
     member = Member("north", bytes(32))
     assert rules().view == "server"
     assert dataclasses.replace(rules(), roster=(member,)).view == "outsider"
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedavg-record", "dp-fedsgd"])
+def test_thresholds_outside_the_owners_range_are_refused(method: str) -> None:
+    found = terms(method=method)
+    gate = Gate(found.at_site(0, 100), Secure(Seeded(0)), MECHANISMS["integers"])
+    owner = rules(unit="record", clip=(0.25, 1.5))
+
+    def ask(clip: float) -> None:
+        message = {"global": found.initial, "clip": clip}
+        public = Public(message, [0], {}, found.learner.layout.layers)
+        owner.check_question(found, found.steps()["local"], public, gate)
+
+    for clip in (0.25, 1.0, 1.5):
+        ask(clip)
+    for clip in (0.249, 1.501):
+        with pytest.raises(RefusedError, match=r"a clipping threshold is .*, not between 0\.25 and 1\.5"):
+            ask(clip)
 
 
 @pytest.mark.parametrize("multiplier", [1.0, 1e6])

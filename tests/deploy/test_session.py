@@ -19,6 +19,7 @@ from sordino.deploy.site.session import Session, noise_source
 from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
 from sordino.federation.message import Each
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.noise import Secure, Seeded
 from sordino.tasks import Classification
 
@@ -84,6 +85,17 @@ def test_all_that_a_run_may_cost_records_is_reserved() -> None:
     assert session.reservation().content == {"run": "run", "epsilon": 4.0, "delta": 1e-6}
     seeded = at_a_site(method="dp-fedavg-record", delta=1e-6, noise="integers")
     assert seeded.reservation().content["epsilon"] == math.inf
+
+
+def test_all_that_each_observer_may_learn_of_records_is_reserved() -> None:
+    """Two turns of the whole batch: the sum holds ten shares of noise, of which a site knows one, the server nine."""
+    session = at_a_site(method="dp-fedsgd", delta=1e-6, set={"counts": 0})
+    z, reserved = session.terms.allowance.of_records.shared.multiplier, session.reservation().content
+    shares = {"outsider": 10, "peer": 9, "server": 1}
+    by_hand = {view: epsilon_of(math.sqrt(2 * 10 / count) / z, 1e-6) for view, count in shares.items()}
+    assert reserved["views"] == pytest.approx(by_hand, rel=1e-5)  # rounding to whole numbers costs a little
+    assert reserved["views"]["outsider"] == pytest.approx(4.0, rel=1e-6)
+    assert reserved["epsilon"] == reserved["views"]["server"]
 
 
 def test_a_signature_holds_for_one_purpose_and_for_the_parts_as_they_were() -> None:

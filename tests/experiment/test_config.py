@@ -103,7 +103,7 @@ def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
         ({"clipping": "quantile", "clipping.quantile": 1.0}, "clipping.quantile cannot be 1.0"),
         ({"clipping": "quantile", "clipping.share": 0}, "clipping.share cannot be 0"),
         ({"clipping": "quantil"}, "There is no clipping 'quantil'; did you mean 'quantile'?"),
-        ({"clipping": 3}, "clipping cannot be 3: write one of fixed, quantile, median, layer-wise, ppo"),
+        ({"clipping": 3}, "clipping cannot be 3: write one of fixed, quantile, normalised, median, layer-wise, ppo"),
         ({"momentum": 1}, "momentum cannot be 1"),
         ({"lambda1": -0.1}, "lambda1 cannot be -0.1"),
         ({"rate": float("inf")}, "rate cannot be inf"),

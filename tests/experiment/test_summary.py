@@ -15,7 +15,7 @@ from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
 from sordino.store.run_summary import Metric, MixtureFigures, RecordFigures, Summary
 from sordino.store.store import Store
-from sordino.study.compare import ComparisonRow, OverSeeds, SeedFigures
+from sordino.study.compare import SeedFigures
 
 ALWAYS = [
     *("run", "method", "called", "variant", "privacy", "rounds", "rounds_done", "accuracy", "epsilon"),
@@ -90,7 +90,7 @@ def test_a_document_of_the_first_version_opens(unit: Any) -> None:
     assert found.to_dict() == old | {"called": "x", "privacy": "dp"}
 
 
-def test_a_row_is_read_back_from_its_document() -> None:
+def test_a_row_as_a_document() -> None:
     by_seed = [SeedFigures(0, "x-1", {"personal": 0.5, "personal_worst": 0.2, "start": 0.3, "global": None})]
     row = row_of("feddpa", at={"epsilon": 8}, by_seed=by_seed, against_local={"gain": 1, "lose": 2, "same": 3})
     document = row.to_dict()
@@ -100,10 +100,7 @@ def test_a_row_is_read_back_from_its_document() -> None:
     ]
     assert document["accuracy"]["personal"] == {"mean": 0.75, "spread": 0.02}
     assert document["by_seed"][0] == {"seed": 0, "run": "x-1", **by_seed[0].accuracy}
-    assert ComparisonRow.from_dict(document) == row
-    without = {key: value for key, value in document.items() if key != "curves"}
-    assert ComparisonRow.from_dict(without).curves == []
-    assert row.accuracy["personal"] == OverSeeds(0.75, 0.02)
+    assert json.loads(json.dumps(document)) == document
 
 
 def test_python_users_read_results_by_key(tmp_path: Path) -> None:

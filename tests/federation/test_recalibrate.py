@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,12 +23,21 @@ from sordino.experiment.budgeting import GIVEN_AWAY
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
 from sordino.experiment.run import resume
-from sordino.federation.blending import ENOUGH, Recalibrating, instructions
+from sordino.federation.blending import Recalibrating, instructions
 from sordino.federation.message import Message
 from sordino.federation.run_state import Served
 from sordino.federation.transport import Answer
 from sordino.methods import find
-from sordino.parts.blending import ADJUSTED, LOCAL, MEMBERS, OWN, RECALIBRATED
+from sordino.parts.blending import (
+    ADJUSTED,
+    LOCAL,
+    MEMBERS,
+    OWN,
+    RECALIBRATED,
+    effective_records,
+    enough_records,
+)
+from sordino.privacy.unit import Unit
 from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
 from sordino.store.store import Store
@@ -48,7 +58,8 @@ def models_of(store: Path, run: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ["dp-fedavg", "dp-fedavg-record", "ifca", "acdp-pfsd"])
 def test_a_client_with_few_records_predicts_with_the_recalibrated_model(name: str, tmp_path: Path) -> None:
     case = Case(find(name)(), tmp_path, {"personal": "recalibrate"})
-    summary, models = case.finished(case.prepared(rounds=2), tmp_path)
+    little_noise = {} if name == "ifca" else {"noise_multiplier": 0.01}
+    summary, models = case.finished(case.prepared(rounds=2, **little_noise), tmp_path)
     figures = summary["recalibrate"]
     assert "blend" not in summary
     assert summary["accuracy"]["personal"] == figures["accuracy"]["recalibrated"] > 0.1
@@ -93,9 +104,9 @@ def write_tables(folder: Path, sizes: dict[str, int]) -> Path:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, api.Result]:
-    """Keys, store and result of a run whose clients have 19, 20 and 80 training records of three features."""
+    """Keys, store and result of a run whose clients have 84, 160 and 240 training records of three features."""
     folder = tmp_path_factory.mktemp("tables")
-    data = write_tables(folder / "data", {"few": 24, "enough": 25, "many": 100})
+    data = write_tables(folder / "data", {"few": 105, "enough": 200, "many": 300})
     keys: dict[str, Any] = {"method": "fedavg", "data": str(data), "label": "label", "model": "logistic", "rounds": 3}
     keys |= {"personal": "recalibrate", "workers": 1, "set": {"epochs": 2, "batch": 8}}
     return keys, folder / "store", api.run(store=folder / "store", **keys)
@@ -104,11 +115,12 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pa
 def test_a_client_with_enough_records_takes_the_mean_with_its_own_model(
     tables: tuple[dict[str, Any], Path, api.Result],
 ) -> None:
-    """Five records for each of three features and for the intercept: 20. The mean is of probabilities."""
+    """Without noise, twenty for each of three features and for the intercept: 80. The mean is of probabilities."""
     keys, store, summary = tables
     data = deal(Experiment.make(keys))
-    assert [len(client.y) for client in data.clients] == [20, 19, 80], "enough, few and many"
-    assert ENOUGH * (3 + 1) == 20
+    assert [len(client.y) for client in data.clients] == [160, 84, 240], "enough, few and many"
+    enough, few, many = (effective_records(client.y.numpy(), 2) for client in data.clients)
+    assert 60 < few < 80 < min(enough, many), "those of rare labels count"
     found, stored = api.load_models(summary["run"], store), models_of(store, summary["run"])
     rows = stored["blend_clients"].argsort()
     (server,) = found.shared
@@ -118,13 +130,44 @@ def test_a_client_with_enough_records_takes_the_mean_with_its_own_model(
             power, offsets = task.recalibrate(task.log_probabilities(server(client.x)), client.y)
             assert abs(power - 1) + float(offsets.abs().sum()) > 0.05, "these clients differ"
             expected = task.sharpen(task.log_probabilities(server(client.x_test)), power, offsets).exp()
-            if len(client.y) >= 20:
+            if len(client.y) > 84:
                 expected = (
                     expected + found.about.build(stored["blend"][rows[number]])(client.x_test).softmax(dim=1)
                 ) / 2
             torch.testing.assert_close(found.personal[number](client.x_test).exp(), expected)
     shares = torch.tensor([[0.5, 0.5], [0, 1], [0.5, 0.5]])
     assert torch.equal(stored["weights"][rows][:, [LOCAL, RECALIBRATED]], shares)
+
+
+def test_records_of_rare_labels_count_for_more() -> None:
+    """4 n p (1 - p) for two labels; all of them where labels are equally frequent; none where there is one label."""
+    two = np.array([0] * 30 + [1] * 10)
+    assert effective_records(two, 2) == pytest.approx(4 * 40 * 0.75 * 0.25)
+    assert effective_records(np.repeat(np.arange(3), 7), 3) == pytest.approx(21)
+    assert effective_records(np.zeros(50, dtype=np.int64), 3) == 0
+    assert effective_records(np.zeros(0, dtype=np.int64), 2) == 0
+
+
+def test_the_noisier_the_servers_model_the_fewer_records_are_enough() -> None:
+    """Twenty for each feature without noise. With it d / (1/20 + 15 d^2 / feasible) where records are protected, and a
+    hundredth of the noise's part where clients are."""
+    assert enough_records(14, math.inf, Unit.RECORD) == pytest.approx(280)
+    assert enough_records(14, 19600, Unit.RECORD) == pytest.approx(14 / (0.05 + 0.15))
+    assert enough_records(14, 196, Unit.CLIENT) == pytest.approx(14 / (0.05 + 0.15))
+    assert enough_records(14, 0, Unit.RECORD) == 0
+
+
+def test_where_noise_is_large_clients_with_few_records_take_the_mean_too(
+    tables: tuple[dict[str, Any], Path, api.Result], tmp_path: Path
+) -> None:
+    """Three features, and noise of its own at each of three sites: at epsilon 1 that of 484 records drowns them."""
+    keys = tables[0] | {"method": "dp-fedavg-record", "rounds": 1}
+    found = {}
+    for epsilon in (1.0, 1000.0):
+        run = api.run(store=tmp_path, **(keys | {"epsilon": epsilon}))["run"]
+        models = models_of(tmp_path, run)
+        found[epsilon] = models["weights"][models["blend_clients"].argsort()][:, LOCAL].tolist()
+    assert found == {1.0: [0.5, 0.5, 0.5], 1000.0: [0.5, 0, 0.5]}
 
 
 def test_loaded_models_are_those_of_the_summary(tables: tuple[dict[str, Any], Path, api.Result]) -> None:
@@ -208,7 +251,9 @@ def test_clients_with_next_to_no_records_recalibrate_too(engine: str, tmp_path: 
     keys = {"records": 14, "clients": 6, "partition": "iid", "engine": engine, "rounds": 1}
     summary, models = case.finished(case.prepared(**keys), tmp_path)
     assert summary["recalibrate"]["accuracy"]["recalibrated"] is not None
-    assert (models["weights"][:, RECALIBRATED] == 1).all()
+    # Where noise is large, the mean with their own models is taken even so.
+    assert (models["weights"][:, RECALIBRATED] >= 0.5).all()
+    assert torch.allclose(models["weights"].sum(dim=1), torch.ones(6))
 
 
 @pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
@@ -217,7 +262,7 @@ def test_clients_without_records_predict_with_a_model_that_did_not_overflow(
     engine: str, sound: bool, tmp_path: Path
 ) -> None:
     """With the server's as it is, or with the one that they would have begun to train."""
-    prepared = Case(find("dp-fedavg")(), tmp_path).prepared(engine=engine, clients=6)
+    prepared = Case(find("dp-fedavg")(), tmp_path).prepared(engine=engine, clients=6, noise_multiplier=0.01)
     server = (prepared.initial if sound else torch.full_like(prepared.initial, torch.nan)).reshape(1, -1)
     served = Served(server, torch.zeros(6, dtype=torch.int64), None)
     facts = (prepared.method, prepared.schedule, prepared.allowance, np.array([9] * 6), prepared.initial)

@@ -102,3 +102,18 @@ def test_who_stopped_and_when() -> None:
     assert order.count(1) == 1
     assert turns.stopped(6) == {0: 0, 1: order.index(1) + 1}
     assert turns.unreached() == [0]
+
+
+def test_no_order_is_drawn_where_everybody_takes_part() -> None:
+    """Nobody waits, so that no order decides anything; who has no turn left stays out."""
+
+    class Unasked(Seeded):
+        def keys(self, *_: object) -> list[int]:
+            raise AssertionError("an order was drawn")
+
+    turns = Turns(Schedule.of(4, 5, 1.0), Unasked(0))
+    assert [turns.of(number) for number in range(4)] == [[0, 1, 2, 3, 4]] * 4
+    limited = Turns(Schedule.of(4, 5, 1.0), Unasked(0), np.array([4, 2, 0, 1, 4]))
+    assert [limited.of(number) for number in range(4)] == [[0, 1, 3, 4], [0, 1, 4], [0, 4], [0, 4]]
+    with pytest.raises(AssertionError, match="an order was drawn"):
+        Turns(Schedule.of(4, 5, 0.8), Unasked(0)).of(0)

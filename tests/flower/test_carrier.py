@@ -19,9 +19,9 @@ from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import message_to_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_object_id_recompute
 
 from sordino.deploy.protocol.carrier import Failure
 from sordino.errors import UserError
@@ -29,8 +29,8 @@ from sordino.flower import carrier as carriers
 from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import HEADER, Link, free_port
-from sordino.flower.messages import HeaderInterceptor, get_object_tree, no_object_id_recompute, wrap
-from sordino.flower.node import Connection, ConnectionLostError, NotAdmittedError, ServerAddress, take_part
+from sordino.flower.messages import HeaderInterceptor, wrap
+from sordino.flower.node import NOT_OURS, Connection, ConnectionLostError, NotAdmittedError, ServerAddress, take_part
 
 FOREIGN = b"""[project]
 name = "foreign"
@@ -211,49 +211,71 @@ def hostile(post: Post, sites: list[Echo], act: Callable[[Connection], None]) ->
     return thread, one
 
 
-def test_a_site_that_confirms_what_it_does_not_have_fails_alone(post, sites):
+def next_message(connection: Connection) -> Message:
+    message = None
+    while message is None:
+        message = connection.receive()
+    return message
+
+
+def test_a_site_that_takes_a_message_and_says_nothing_fails_alone(post, sites):
     over = threading.Event()
 
-    def confirm(connection: Connection) -> None:
-        while not over.is_set():
-            answer = connection._client.PullMessages(PullMessagesRequest(node=connection._node))
-            for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-                has = {"run_id": head.metadata.run_id, "message_object_id": tree.object_id}
-                connection._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=connection._node, **has))
+    def keep_silent(connection: Connection) -> None:
+        next_message(connection)
+        over.wait()
 
-    thread, one = hostile(post, sites, confirm)
-    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), os.urandom(3000)), 6))
+    thread, one = hostile(post, sites, keep_silent)
+    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), os.urandom(3000)), 4))
     over.set()
     thread.join()
     assert {node for node, answer in found.items() if isinstance(answer, Failure)} == {one}
 
 
-def test_a_site_that_does_not_finish_its_answer_fails_alone(post, sites):
-    def begin(connection: Connection) -> None:
-        message = None
-        while message is None:
-            message = connection.receive()
-        reply = Message(wrap(b"never"), reply_to=message)
+def test_a_site_that_announces_its_answer_in_pieces_is_refused_and_fails_alone(post, sites):
+    statuses: list[int] = []
+
+    def announce(connection: Connection) -> None:
+        reply = Message(wrap(b"never"), reply_to=next_message(connection))
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with no_object_id_recompute():
-            connection._client.PushMessages(
-                PushMessagesRequest(
-                    node=connection._node,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[0.0],
-                )
+            pushed = PushMessagesRequest(
+                node=connection._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+                clientapp_runtime_list=[0.0],
             )
+        try:
+            connection._client.PushMessages(pushed)
+        except httpx.HTTPStatusError as error:
+            statuses.append(error.response.status_code)
         over.wait()
 
     over = threading.Event()
-    thread, one = hostile(post, sites, begin)
-    begun = time.monotonic()
-    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), b"asked"), 3))
-    assert time.monotonic() - begun < 60  # and not as long as pieces are waited for
+    thread, one = hostile(post, sites, announce)
+    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), b"asked"), 4))
     over.set()
     thread.join()
     assert {node for node, answer in found.items() if isinstance(answer, Failure)} == {one}
+    assert statuses == [500]
+
+
+def test_a_site_that_answers_with_something_else_fails_alone(post, sites, monkeypatch):
+    monkeypatch.setattr(carriers, "GONE_SECONDS", 1.0)
+    over = threading.Event()
+
+    def answer_with_an_error(connection: Connection) -> None:
+        while not over.is_set():
+            message = connection.receive()
+            if message is not None:
+                connection.reply(Message(NOT_OURS, reply_to=message))
+
+    thread, one = hostile(post, sites, answer_with_an_error)
+    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), b"asked"), 30))
+    over.set()
+    thread.join()
+    assert {node for node, answer in found.items() if isinstance(answer, Failure)} == {one}
+    assert found[one] == Failure("it cannot be reached")
 
 
 def test_a_site_that_stays_away_is_given_up(post, sites, monkeypatch):

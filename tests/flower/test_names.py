@@ -12,15 +12,15 @@ from sordino.flower import QUIET
 
 PARAMETERS = {
     "flwr.superlink.extensions:get_middleware": (),
+    "flwr.superlink.extensions:get_lifespan_contexts": (),
     "flwr.superlink.servicer.fleet.fleet_handlers:push_messages": ("request", "state"),
+    "flwr.superlink.servicer.fleet.fleet_handlers:pull_messages": ("request", "state", "store"),
+    "flwr.superlink.servicer.runtime.runtime_handlers:push_messages": ("request", "state", "task"),
+    "flwr.superlink.servicer.runtime.runtime_handlers:pull_messages": ("request", "state", "task"),
     "flwr.superlink.cli:flower_superlink": (),
     "flwr.cli.build:build_fab_from_files": ("files",),
     "flwr.common.serde:message_to_proto": ("message",),
     "flwr.common.serde:message_from_proto": ("message_proto",),
-    "flwr.app.message:remove_content_from_message": ("message",),
-    "flwr.supercore.inflatable.inflatable_object:get_all_nested_objects": ("obj",),
-    "flwr.supercore.inflatable.inflatable_object:get_object_tree": ("obj",),
-    "flwr.supercore.inflatable.inflatable_object:iterate_object_tree": ("tree",),
     "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ("private_key", "public_key"),
     "flwr.supercore.interceptors:RuntimeTokenHttpInterceptor": ("token",),
     "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor": ("component_name",),
@@ -28,13 +28,12 @@ PARAMETERS = {
 METHODS = {
     "flwr.supernode.fleet_http_client:FleetHttpClient": (
         *("ActivateNode", "DeactivateNode", "SendNodeHeartbeat", "PullMessages", "PushMessages"),
-        *("PullObject", "PushObject", "ConfirmMessageReceived"),
     ),
     "flwr.supercore.runtime:RuntimeHttpClient": (
         *("AcquireTask", "PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat", "GetNodes"),
-        *("PullMessages", "PushMessages", "PullObject", "PushObject", "ConfirmMessageReceived"),
+        *("PullMessages", "PushMessages"),
     ),
-    "flwr.supercore.control.control_http_client:ControlHttpClient": ("RegisterNode", "StartRun"),
+    "flwr.supercore.control.control_http_client:ControlHttpClient": ("RegisterNode", "StartRun", "ListNodes"),
 }
 FIELDS = {
     "flwr.proto.fleet_pb2:PushMessagesRequest": {
@@ -44,8 +43,8 @@ FIELDS = {
     "flwr.proto.runtime_pb2:PullAppMessagesResponse": {"messages_list", "message_object_trees"},
     "flwr.proto.runtime_pb2:PushAppMessagesResponse": {"message_ids", "objects_to_push", "session_id"},
     "flwr.proto.runtime_pb2:AcquireTaskResponse": {"task", "token"},
-    "flwr.proto.message_pb2:PullObjectResponse": {"object_found", "object_available", "object_content"},
-    "flwr.proto.message_pb2:PushObjectRequest": {"node", "run_id", "object_id", "object_content", "session_id"},
+    "flwr.proto.message_pb2:ObjectTree": {"object_id", "children"},
+    "flwr.proto.message_pb2:Message": {"metadata", "content", "error"},
 }
 
 
@@ -86,6 +85,26 @@ def test_superlink_asks_for_middleware_where_we_put_the_guard():
     source = inspect.getsource(importlib.import_module("flwr.superlink.main"))
     assert "*extensions.get_middleware()," in source
     assert source.index("*extensions.get_middleware(),") < source.index("Middleware(ControlAuthentication")
+
+
+@pytest.mark.parametrize("kind", ["fleet.router", "runtime"])
+def test_handlers_are_looked_up_when_they_are_called(kind):
+    """So that the ones which we put in their places are the ones that are called."""
+    modules = {
+        "fleet.router": "flwr.superlink.routers.fleet.router",
+        "runtime": "flwr.supercore.routers.runtime.router",
+    }
+    source = inspect.getsource(importlib.import_module(modules[kind]))
+    owner = "fleet_handlers" if kind == "fleet.router" else "handlers"
+    assert f"return {owner}.pull_messages(" in source
+    assert f"return {owner}.push_messages(" in source
+
+
+def test_messages_keep_their_contents_and_sessions_can_be_forgotten():
+    state = named("flwr.server.superlink.linkstate.in_memory_linkstate:InMemoryLinkState")
+    assert tuple(inspect.signature(state.delete_sessions_in_run).parameters) == ("self", "run_id")
+    assert "self.message_ins_store[message_id] = message" in inspect.getsource(state.store_message_ins)
+    assert "self.message_res_store[message_id] = message" in inspect.getsource(state.store_message_res)
 
 
 def test_flower_tells_nobody_looks_for_nothing_and_installs_nothing(monkeypatch):

@@ -3,7 +3,6 @@ DP-FedAvg with one step; its parts by hand from what left."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,18 +36,21 @@ from sordino.testing.case import Case, OneRound
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FEATURES, CLASSES, DELTA = 5, 3, 1e-5
-PLAIN: dict[str, Any] = {"counts": 0.0, "served": "last"}
-"""The bare loop: no first bias, and the last model."""
+STEP = 0.25
+PLAIN: dict[str, Any] = {"counts": 0.0, "served": "last", "largest_step": STEP, "walk": 1e9, "start": "network"}
+"""The bare loop: no first bias, a step that noise does not limit, and the last model."""
 
 
-def dealt(*sizes: int, seed: int = 0) -> FederatedData:
+def dealt(*sizes: int, seed: int = 0, classes: int = CLASSES) -> FederatedData:
     """Clients with so many records each, of which the first have label 0 more often."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(sum(sizes), FEATURES, generator=generator)
-    y = ((x[:, 0] > 0.3).long() + (x[:, 1] > 0.8).long()).clamp(max=CLASSES - 1)
+    y = ((x[:, 0] > 0.3).long() + (x[:, 1] > 0.8).long()).clamp(max=classes - 1)
     parts = zip(x.split(list(sizes)), y.split(list(sizes)), strict=True)
     clients = tuple(ClientData(f"client-{k}", a, b, a, b) for k, (a, b) in enumerate(parts))
-    return FederatedData("dealt", clients, Classification.numbered(CLASSES), (FEATURES,), fingerprint=f"{sizes} {seed}")
+    return FederatedData(
+        "dealt", clients, Classification.numbered(classes), (FEATURES,), fingerprint=f"{sizes} {seed} {classes}"
+    )
 
 
 def prepared_with(method: Any, data: FederatedData, folder: Path, **keys: Any) -> Prepared:
@@ -90,9 +92,9 @@ def test_with_one_site_and_no_noise_it_is_gradient_descent_to_the_bit(tmp_path: 
     with torch.no_grad():
         averaged.weight.copy_(flat[: CLASSES * FEATURES].view(CLASSES, FEATURES))
         averaged.bias.copy_(flat[CLASSES * FEATURES :])
-    descent = torch.optim.SGD(averaged.parameters(), lr=DPFedSGD.largest_step)
+    descent = torch.optim.SGD(averaged.parameters(), lr=STEP)
     for _ in range(4):
-        flat = flat + DPFedSGD.largest_step * -(gradient_of_sum(flat, x, y) * (1 / 40))
+        flat = flat + STEP * -(gradient_of_sum(flat, x, y) * (1 / 40))
         descent.zero_grad()
         functional.cross_entropy(averaged(x), y).backward()
         descent.step()
@@ -133,14 +135,14 @@ def test_with_all_noise_at_each_site_it_is_dp_fedavg_with_one_step(tmp_path: Pat
     deviation of what is added, to within five standard errors."""
     data, clip, keys = dealt(*[20] * 8), 0.1, {"protect_from": "server"}
     sums_of = DPFedSGD(clip=clip, **PLAIN)
-    averages = DPFedAvgRecord(clip=clip, epochs=1, batch=20, rate=DPFedSGD.largest_step)
+    averages = DPFedAvgRecord(clip=clip, epochs=1, batch=20, rate=STEP)
     small = [
         OneRound(prepared_with(method, data, tmp_path, noise_multiplier=1e-8, **keys), tmp_path / str(k), rounds=3)
         for k, method in enumerate((sums_of, averages))
     ]
     assert torch.allclose(small[0].state["model"], small[1].state["model"], atol=1e-5)
-    expected = DPFedSGD.largest_step * 2.0 * clip / 20 / math.sqrt(8)
-    for k, method in enumerate((dataclasses.replace(sums_of, noise_cap=1e9), averages)):
+    expected = STEP * 2.0 * clip / 20 / math.sqrt(8)
+    for k, method in enumerate((sums_of, averages)):
         noisy, still = (
             OneRound(
                 prepared_with(method, data, tmp_path, model="mlp", noise_multiplier=z, **keys),
@@ -223,24 +225,23 @@ def test_the_served_model_is_the_last_the_mean_of_the_last_half_or_an_exponentia
 def test_every_server_optimizer_moves_along_the_noisy_mean(name: str, tmp_path: Path) -> None:
     """Rules proportional to the mean have a step that noise caps; the others have their own."""
     rule = OPTIMIZERS[name]()
-    once = traced(DPFedSGD(server=rule, clip=1.0, counts=0.0), tmp_path, 3)
+    once = traced(DPFedSGD(server=rule, clip=1.0, counts=0.0, walk=0.01), tmp_path, 3)
     model, state = models_of(once)[0], rule.begin(models_of(once)[0])
-    deviation = 2.0 * 1.0 / math.sqrt(4) * math.sqrt(4) / 120
-    capped = min(0.25, 0.25 * 1.0 / (deviation * math.sqrt(len(model) * 3)))
+    capped = 0.01 / (2.0 / 120 * math.sqrt(3))
+    assert capped < 8
     for asked in once.asked:
         mean = asked.read["gradient", "mean"]
         model, state = rule.step(model, -mean, state, capped if name in ("sgd", "momentum") else 1.0)
     assert torch.allclose(once.state["model"], model, atol=1e-6)
 
 
-def test_noise_caps_the_step(tmp_path: Path) -> None:
-    method = DPFedSGD(counts=0.0, clip=1.0, noise_cap=0.01)
-    before, after = models_of(traced(method, tmp_path, 1))
-    asked = traced(method, tmp_path, 1).asked[0]
-    deviation = 2.0 / 120
-    step = 0.01 / (deviation * math.sqrt(len(before)))
-    assert step < 0.25
-    assert torch.allclose(after, before - step * asked.read["gradient", "mean"], atol=1e-6)
+def test_noise_limits_the_step(tmp_path: Path) -> None:
+    """Over all rounds noise alone moves a parameter by `walk`: by its deviation on the mean times the step times the
+    root of the rounds."""
+    for walk, largest, step in ((0.01, 8.0, 0.01 / (2.0 / 120 * math.sqrt(2))), (0.01, 0.3, 0.3)):
+        once = traced(DPFedSGD(counts=0.0, clip=1.0, walk=walk, largest_step=largest), tmp_path, 2)
+        before, after, _ = models_of(once)
+        assert torch.allclose(after, before - step * once.asked[0].read["gradient", "mean"], atol=1e-6)
 
 
 def test_a_noisy_count_of_labels_sets_the_first_bias(tmp_path: Path) -> None:
@@ -302,12 +303,23 @@ def test_the_bits_of_a_quantile_cost_nothing_beside_the_gradients(tmp_path: Path
     assert once.ledger.epsilon(DELTA)["outsider"] == pytest.approx(record_epsilon(((0.5, 2.0, 3),), DELTA))
 
 
-def test_the_first_threshold_is_that_of_the_network(tmp_path: Path) -> None:
-    data = dealt(30, 30)
-    linear = OneRound(prepared_with(DPFedSGD(), data, tmp_path), tmp_path, rounds=1)
-    assert float(linear.state["threshold"]["clip"]) == pytest.approx(0.3 * math.sqrt(2 * (FEATURES + 1)))
-    deep = OneRound(prepared_with(DPFedSGD(), data, tmp_path, model="mlp"), tmp_path, rounds=1)
-    assert float(deep.state["threshold"]["clip"]) == 1.0
+def test_linear_models_of_two_classes_have_defaults_of_their_own(tmp_path: Path) -> None:
+    """Threshold 0.3 sqrt(2 (features + 1)), largest step 0.25 and walk 0.1; for others 1, 8 and 0.2. All linear models
+    begin with zeros, unless they are told otherwise, and others with their own weights."""
+    several, two = dealt(30, 30), dealt(30, 30, classes=2)
+    for data, model, clip, largest, walk in (
+        (two, "logistic", 0.3 * math.sqrt(2 * (FEATURES + 1)), 0.25, 0.1),
+        (several, "logistic", 1.0, 8.0, 0.2),
+        (two, "mlp", 1.0, 8.0, 0.2),
+    ):
+        for multiplier, step in ((1e-6, largest), (200.0, walk / (200.0 * clip / 60))):
+            prepared = prepared_with(DPFedSGD(counts=0.0), data, tmp_path, model=model, noise_multiplier=multiplier)
+            once = OneRound(prepared, tmp_path, rounds=1)
+            assert float(once.state["threshold"]["clip"]) == pytest.approx(clip)
+            start = once.asked[0].public.message["global"]
+            assert torch.equal(start, torch.zeros_like(start) if model == "logistic" else prepared.initial)
+            moved = once.state["model"] - start
+            assert torch.allclose(moved, -step * once.asked[0].read["gradient", "mean"], atol=1e-5)
 
 
 def test_normalised_gradients_all_have_the_length_of_the_threshold(tmp_path: Path) -> None:

@@ -47,6 +47,40 @@ def test_the_norm_after_clipping_is_at_most_the_threshold(values: list[float], c
     assert bounded.rows.double().norm() <= clip
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=40),
+    st.floats(1e-3, 1e3),
+)
+def test_the_norm_after_normalising_is_at_most_the_threshold_and_close_to_it(values: list[float], clip: float) -> None:
+    rows = torch.tensor([values])
+    found = Update("clip", normalised=True).bounded(rows, public_of(len(values), clip=clip)).rows.double()
+    assert found.norm() <= clip
+    if rows.double().norm() > 1e-29:
+        assert found.norm() >= clip * (1 - 1e-5)
+        cosine = (found * rows.double()).sum() / found.norm() / rows.double().norm()
+        assert cosine >= 1 - 1e-5
+
+
+def test_normalised_vectors_cost_and_carry_what_clipped_ones_do() -> None:
+    """The threshold is the sensitivity of both; layers and masks are kept; zeros and infinities add nothing."""
+    allowance, public = Allowance(Noise(2.0, "outsider", 3)), public_of(4, 3, clip=0.5)
+    clipped, scaled = Update("clip"), Update("clip", normalised=True)
+    assert torch.equal(clipped.deviation(allowance, public), scaled.deviation(allowance, public))
+    assert (clipped.charge(allowance, public).noise == scaled.charge(allowance, public).noise).all()
+    assert scaled.charge(allowance, public).sensitivity.tolist() == [0.5]
+    rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [torch.inf, 1.0, 0.0, 0.0], [0.003, 0.004, 0.0, 0.0]])
+    bounded = scaled.bounded(rows, public)
+    assert bounded.rejected == 1
+    assert torch.allclose(bounded.rows, torch.tensor([[0.0] * 4, [0.0] * 4, [0.3, 0.4, 0.0, 0.0]]), atol=1e-6)
+    masked = Public({"mask": torch.tensor([1.0, 0.0, 1.0, 0.0])}, [0], layers=[4])
+    alone = Update(1.0, at="mask", normalised=True).bounded(torch.tensor([[3.0, 9.0, 4.0, 9.0]]), masked).rows
+    assert torch.allclose(alone, torch.tensor([[0.6, 0.0, 0.8, 0.0]]), atol=1e-6)
+    parts = Public({"clip": torch.tensor([1.0, 2.0])}, [0], layers=[2, 2])
+    layered = Update("clip", layered=True, normalised=True).bounded(torch.tensor([[0.3, 0.4, 0.03, 0.04]]), parts).rows
+    assert torch.allclose(layered, torch.tensor([[0.6, 0.8, 1.2, 1.6]]), atol=1e-5)
+
+
 def test_short_vectors_are_left_alone_and_long_ones_keep_their_direction() -> None:
     rows = torch.tensor([[0.3, 0.4], [30.0, 40.0]])
     bounded = Update(1.0).bounded(rows, public_of(2, 2)).rows

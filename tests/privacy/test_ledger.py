@@ -402,3 +402,34 @@ def test_the_whole_plan_holds_later_attempts_too() -> None:
     assert whole.recipes() == {((0.1, (2.0,) * 3, 40),)}
     assert ledger.later_attempts() == {(0.1, (2.0,) * 3): 10}
     assert Ledger(1, Unit.RECORD, rows[:1]).later_attempts() == {}
+
+
+def of_three(charge: Charge) -> Row:
+    """Row of three clients."""
+    return Row.of((0, 0, "local", "update"), [0, 1, 2], charge)
+
+
+def test_the_client_that_pays_most_decides_whatever_it_paid_for() -> None:
+    """Of clients with equal histories of records one has paid more as a whole; of clients who paid the same as a whole,
+    one's records went through more."""
+    allowance = Allowance(Noise(3.0, "server", 1))
+    for dearest in range(3):
+        ledger = Ledger(3, Unit.RECORD)
+        ledger.append(of_three(Charge.of_records("training", [(1.0, 4.0, 1)] * 3)))
+        ledger.charge(UPDATE, 1, 1, "local", allowance, Public({"clip": 1.0}, [dearest], layers=[5]))
+        alone = ledger.record_epsilons("server", 1e-5)
+        assert max(alone, key=lambda client: alone[client]) == dearest
+        assert ledger.epsilon(1e-5)["server"] == alone[dearest] > min(alone.values())
+        assert len(ledger.recipes()) == 2
+    for dearest in range(3):
+        ledger = Ledger(3, Unit.RECORD)
+        paid = [(1.0, 4.0, 2 if client == dearest else 1) for client in range(3)]
+        ledger.append(of_three(Charge.of_records("training", paid)))
+        alone = ledger.record_epsilons("server", 1e-5)
+        assert ledger.epsilon(1e-5)["server"] == alone[dearest] > min(alone.values())
+        assert ledger.attack_accuracy()["server"] == pytest.approx(attack_accuracy(math.sqrt(2) / 4))
+
+
+def test_each_owner_is_charged_its_own_multiplier() -> None:
+    row = of_three(Charge.of_records("training", [(0.5, 2.0, 3), (0.25, 8.0, 1), (1.0, 1.0, 2)]))
+    assert row.sums() == [((0.5, (2.0,) * 3), 3), ((0.25, (8.0,) * 3), 1), ((1.0, (1.0,) * 3), 2)]

@@ -83,6 +83,8 @@ def test_what_can_be_trained_of_records_by_hand() -> None:
         matrix_multipliers=nothing,
         mean_multipliers=nothing,
         validation=nothing,
+        trained=np.array([100, 50]),
+        sum_multipliers=nothing,
     )
     records = np.array([100, 50])
     assert Allowance(records=plan).feasible(2, 3, records) == pytest.approx(170**2 / 80)

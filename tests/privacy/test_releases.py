@@ -34,7 +34,7 @@ from sordino.privacy.release import (
 from sordino.privacy.unit import Unit
 
 CHANGED = {
-    *("share", "unit", "private", "summed", "record_level"),
+    *("share", "unit", "private", "summed", "record_level", "sums_records"),
     *("check", "bounded", "cover", "charge", "deviation", "expose", "exposes_history", "bounded_by"),
     *("centre", "describe"),
 }

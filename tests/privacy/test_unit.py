@@ -40,6 +40,10 @@ def test_documents_say_of_records_that_they_are_rows() -> None:
     found = protection(Unit.RECORD, {"3": 2.0, "10": None})
     assert found["rows_not_persons"].startswith(NOT_PERSONS)
     assert "with 3 rows up to 2" in found["rows_not_persons"]
+    assert (
+        "epsilon for the peer, with 3 rows up to 2" in protection(Unit.RECORD, {"3": 2.0}, "peer")["rows_not_persons"]
+    )
+    assert "epsilon for the peer, with 3 rows up to 2" in Unit.RECORD.caveats({"3": 2.0}, "peer")[0]
     assert Unit.CLIENT.caveats() == []
     assert Unit.CLIENT.neighbours != Unit.RECORD.neighbours
 

@@ -7,15 +7,18 @@ import io
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from helpers import QUICK_KEYS, command, refused
 
 import sordino
+from sordino.report.html.sentences import protection
 from sordino.report.statement import statement_of
 from sordino.store.ledger_rows import COLUMNS, Account, spans
 from sordino.store.store import Store
+from sordino.util.formatting import round_up
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +128,35 @@ def test_a_statement_on_tables_names_what_is_predicted_from_what(tmp_path: Path)
     assert "| ill | label | 0, 1 | refuse | declared as public |" in text
     assert "which holds against every observer" in text
     assert text.count("How many records") == 1
+
+
+def test_figures_of_shared_noise_name_the_observer_whom_they_are_for(tmp_path: Path) -> None:
+    """A server that sees single messages learns more than an outsider. Nothing may read as if it did not."""
+    result = sordino.run(store=tmp_path, method="dp-fedsgd", epsilon=2, **QUICK_KEYS)
+    assert result["epsilon"]["server"] > result["epsilon_replace_one"] > result["epsilon"]["outsider"]
+    command("statement", result["run"], "-o", tmp_path / "s.md", "--store", tmp_path)
+    told = {
+        "statement": (tmp_path / "s.md").read_text(),
+        "show": " ".join(command("show", result["run"], "--store", tmp_path).out.split()),
+        "page": protection(SimpleNamespace(ledger=["a row"], summary=result.summary)),  # type: ignore[arg-type]
+        "plan": " ".join(command("plan", "--data", "digits", "--method", "dp-fedsgd", "--epsilon", "2").out.split()),
+        "notebook": result._repr_markdown_(),
+    }
+    for name, text in told.items():
+        assert "every observer" not in text, name
+        assert "has a larger epsilon for the outsider, with 3 rows" in text, name
+    replaced = round_up(result["epsilon_replace_one"])
+    assert "planned against the observer outsider" in told["statement"]
+    assert told["statement"].count("How many records the clients of a round have together") == 1
+    assert f"epsilon is at most {replaced} for the observer outsider, and more for" in told["statement"]
+    assert "planned for: outsider" in told["show"]
+    assert f"if one record is replaced by another (for the outsider): {replaced}" in told["show"]
+    assert f"replaced by another epsilon is {replaced} for the outsider." in told["page"]
+    assert "for the outsider" in told["plan"].partition("replaced by another: at most")[2][:40]
+    own = sordino.run(store=tmp_path, method="dp-fedavg-record", epsilon=2, **QUICK_KEYS)
+    text = " ".join(command("show", own["run"], "--store", tmp_path).out.split())
+    assert "each client's noise holds for every observer" in text
+    assert "for the outsider" not in text
 
 
 def test_a_result_that_does_not_follow_from_the_ledger_is_told(run: tuple[str, Path]) -> None:

@@ -30,7 +30,7 @@ from sordino.privacy.accounting.across_runs import merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.record_level_plan import RecordNeeds, plan_records
-from sordino.privacy.ledger import FIRST_LINK, Ledger, Row
+from sordino.privacy.ledger import FIRST_LINK, Ledger, Row, seen_by
 from sordino.privacy.release import Charge, Derived, sends
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
@@ -558,5 +558,4 @@ def test_a_plan_of_records_counts_every_matrix() -> None:
     ((once, steps),) = recipes_of_own_noise(plan, 0, needs)
     assert once == (1.0, (plan.matrix_multipliers[0],) * 3, 2)
     assert steps == (plan.sampling[0], (plan.multipliers[0],) * 3, 4 * 3)
-    recipe = tuple((rate, met[0], count) for rate, met, count in (once, steps))
-    assert record_epsilon(recipe, DELTA) == pytest.approx(2.0, rel=0.01)
+    assert record_epsilon(seen_by("server", (once, steps)), DELTA) == pytest.approx(2.0, rel=0.01)

@@ -1,5 +1,6 @@
 """What was freed is kept for the next tensors, where the C library can do that."""
 
+import gc
 import resource
 import sys
 
@@ -28,3 +29,10 @@ def test_the_next_tensors_lie_where_the_last_ones_lay() -> None:
 def test_a_c_library_without_these_settings_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: object())
     processes.keep_freed()
+
+
+def test_old_objects_are_spared_within_the_block_only() -> None:
+    before = gc.get_freeze_count()
+    with processes.sparing_old_objects():
+        assert gc.get_freeze_count() > before + 1000
+    assert gc.get_freeze_count() == 0

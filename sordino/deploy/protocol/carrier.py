@@ -15,16 +15,25 @@ class Failure:
     """Reason, for people who watch; nothing is decided by it."""
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A node that cannot be reached and is waited for; its answer or its failure follows."""
+
+    why: str
+    """Reason, for people who watch."""
+
+
 class Carrier(Protocol):
     """Connection to nodes, one for each connected site. A node's number identifies no site: it may be reused later."""
 
     def nodes(self) -> Sequence[int]:
         """Nodes that can be reached now."""
 
-    def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
+    def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure | Waiting]]:
         """Bring each node its request, and yield nodes with their answers or failures, in the order in which they come.
 
-        It ends when every node has answered or failed, and after `seconds` at the latest.
+        A node that is waited for may be yielded before. It ends when every node has answered or failed, and after
+        `seconds` at the latest.
         """
 
 

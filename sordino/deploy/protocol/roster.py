@@ -14,6 +14,8 @@ from sordino.util.toml import read_toml
 
 IDENTITY_BYTES = 32
 """Length of an Ed25519 public key."""
+NAME_LENGTH = 64
+"""Most letters of a site's name."""
 
 
 @dataclass(frozen=True)

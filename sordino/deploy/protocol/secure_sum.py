@@ -181,14 +181,24 @@ class Opening:
 class Masker:
     """One site's part in the secure sum of one question."""
 
-    def __init__(self, cohort: Cohort, identity: bytes, private: bytes) -> None:
-        """Join a cohort as the site `identity`, whose X25519 key for this run is `private`."""
+    def __init__(
+        self, cohort: Cohort, identity: bytes, private: bytes, agreed: dict[bytes, bytes] | None = None
+    ) -> None:
+        """Join a cohort.
+
+        Args:
+            cohort: The question's cohort.
+            identity: Public key of this site.
+            private: Its X25519 key for this run.
+            agreed: Secrets that `private` has agreed on with other sites' X25519 keys, by key; new ones are added. All
+                keys of a question are derived from them with its hash, so that they hold for a whole run.
+        """
         self.cohort, self.identity = cohort, identity
         self.place = cohort.place(identity)
         if cohort.parties[self.place].key != public_key(private):
             raise MaskingError("The cohort names another key for this site than the site's own.")
         self._private = X25519PrivateKey.from_private_bytes(private)
-        self._agreed: dict[bytes, bytes] = {}
+        self._agreed = {} if agreed is None else agreed
 
     def mask(self, values: np.ndarray, bits: int, notes: Mapping[bytes, bytes] | None = None) -> MaskedVector:
         """Mask whole numbers. To be called once for a question, whatever becomes of it.
@@ -268,13 +278,13 @@ class Masker:
 
     def _shared_secret(self, other: bytes) -> bytes:
         """X25519 secret of this site and another. A key of small order, which would give zero, is refused."""
-        if other not in self._agreed:
-            key = self.cohort.parties[self.cohort.place(other)].key
+        key = self.cohort.parties[self.cohort.place(other)].key
+        if key not in self._agreed:
             try:
-                self._agreed[other] = self._private.exchange(X25519PublicKey.from_public_bytes(key))
+                self._agreed[key] = self._private.exchange(X25519PublicKey.from_public_bytes(key))
             except ValueError as error:
                 raise MaskingError("A site's X25519 key is invalid: no secret can be agreed on with it.") from error
-        return self._agreed[other]
+        return self._agreed[key]
 
 
 def add_mask(vector: np.ndarray, seed: bytes, sign: int) -> None:

@@ -33,8 +33,8 @@ from sordino.deploy.server.questions import Sites
 from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import Stopped, UserError
-from sordino.experiment.config import AT_SITES, Experiment
-from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import AT_SITES, DEFAULT_STORE
 from sordino.experiment.result import Summary, summarize
 from sordino.federation.client import Question
 from sordino.federation.rounds import Watch
@@ -58,7 +58,7 @@ from sordino.store.database import saving
 from sordino.store.run_files import RunFiles
 from sordino.store.spending import recipes_of_own_noise, to_be_kept
 from sordino.store.store import NewRun, Store
-from sordino.trained.models import measured
+from sordino.trained.models import feature_tensors, measured
 from sordino.util.processes import single_threaded
 
 PLAN = "plan"
@@ -163,6 +163,7 @@ def start(
         journal.set_fact("run", f"{run} {secrets.token_hex(16)}")
         if origin is not None:
             journal.set_fact("trial_of", origin.data)
+            journal.set_fact("notes", list(origin.notes))
     return _advance(run, terms, ground, carrier, store, watch, tell, deadlines)
 
 
@@ -214,13 +215,12 @@ def _advance(
             if ground is None:
                 summary = Summary.from_dict(store.get(run).summary or {})
             else:
-                trial_of = journal.fact("trial_of")
                 run_files = closing.enter_context(contextlib.closing(_open_files(store, run, terms)))
                 sites.presence.gather()
                 server = assemble(terms, sites, run_files, gate=gate, ground=ground, watch=watch)
-                summary = _run_to_end(run, terms, server, sites, gate, run_files, trial_of)
+                summary = _run_to_end(run, terms, server, sites, gate, run_files, journal)
             # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
-            _end(run, sites, journal, store)
+            _end(run, sites, journal, store, patient=ground is None)
             return summary
         except KeyboardInterrupt as error:
             where = "" if store.folder == DEFAULT_STORE else f" --store {store.folder}"
@@ -236,26 +236,39 @@ def _open_files(store: Store, run: str, terms: DeployedTerms) -> RunFiles:
 
 
 def _run_to_end(
-    run: str, terms: DeployedTerms, server: Server, sites: Sites, gate: Gate, run_files: RunFiles, trial_of: str | None
+    run: str,
+    terms: DeployedTerms,
+    server: Server,
+    sites: Sites,
+    gate: Gate,
+    run_files: RunFiles,
+    journal: DeploymentJournal,
 ) -> Summary:
-    """Run the method's script to its end, and store its models and summary; `trial_of` are the data of a trial."""
-    notes = list(terms.notes)
+    """Run the method's script to its end, and store its models and summary."""
+    notes, early = [*(journal.fact("notes") or []), *terms.notes], False
     try:
         server.run_script(terms.initial)
     except OutOfBudgetError:
-        notes.append("The run ended early: too few sites had budget left for another question.")
+        early = True
+        notes.append(f"The run ended early: too few sites had budget left for another question.{_spare(terms)}")
     ending, names = server.end(), sites.names()
     models = _save_models(run, terms, ending, names, run_files.folder)
-    early = len(notes) > len(terms.notes)
     found, deviation = _shared_accuracies(terms, ending, sites, gate, run_files, early)
     summary = summarize(run, terms, ending, run_files, names, np.full(terms.schedule.clients, np.nan))
-    summary = replace(summary, deployed=True, trial_of=trial_of)
+    summary = replace(summary, deployed=True, trial_of=journal.fact("trial_of"))
     if found:
         summary = replace(summary, accuracy={**summary.accuracy, **found}, accuracy_noise=deviation)
         notes.append(f"Accuracies are means over the sites that were asked, with noise of deviation {deviation:.1%}.")
     summary = replace(summary, notes=notes + [note for note in summary.notes if note not in notes])
     run_files.save(ending.now, summary, models)
     return summary
+
+
+def _spare(terms: DeployedTerms) -> str:
+    """Advice where a run that protects records ended early: what it may cost was reserved beforehand."""
+    if not terms.method.unit.record_level:
+        return ""
+    return " Attempts that fail use up rounds: `spare_turns` in the experiment reserves budget for some of them."
 
 
 def _shared_accuracies(
@@ -273,8 +286,9 @@ def _shared_accuracies(
     return accuracies.collect(sites.ask, question, terms.steps()[accuracies.STEP], gate, run_files)
 
 
-def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store) -> None:
-    """Give every site that can be reached its own models, and let it destroy its keys of the run."""
+def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store, patient: bool) -> None:
+    """Give every site that can be reached its own models, and let it destroy its keys of the run; `patient` says
+    whether to wait for sites."""
     if journal.fact("ended"):
         return
     kept = store.get(run).models
@@ -287,7 +301,7 @@ def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store) -> No
     def models(number: int) -> dict[str, Tensor]:
         return given if clusters is None else {word: rows[int(clusters[number])] for word, rows in given.items()}
 
-    if sites.end(models):
+    if sites.end(models, patient):
         journal.set_fact("ended", True)
 
 
@@ -304,7 +318,7 @@ def ground_of(experiment: Experiment, terms: DeployedTerms) -> Ground:
         public = _public(experiment, terms)
         source = Seeded(terms.experiment.seed, terms.identity)
         records = Records(public.x, public.y, terms.learner, source.key("public") >> 32)
-    return Ground(terms.learner.layout, math.prod(terms.shape), terms.learner.task, records)
+    return Ground(terms.learner.layout, math.prod(terms.seen_shape), terms.learner.task, records)
 
 
 def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
@@ -323,7 +337,7 @@ def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
             f"The public data {name!r} do not fit: their records have shape {tuple(found.x.shape[1:])} and "
             f"{found.task}, but the experiment declares {terms.shape} and {len(terms.labels)}."
         )
-    return found
+    return found if terms.extractor is None else replace(found, x=terms.extractor.apply(found.x))
 
 
 def _save_models(
@@ -331,7 +345,7 @@ def _save_models(
 ) -> checkpoints.KeptFile:
     """Write the server's models and their description; personal models and their metrics are at the sites."""
     unknown = np.full((terms.schedule.clients, len(terms.learner.task.metrics)), np.nan)
-    tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
+    tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown), **feature_tensors(terms.extractor)}
     if ending.served is not None:
         tensors |= ending.served.tensors()
     streams = {"personal": Stream(0, terms.learner.layout.size, [])}

@@ -7,7 +7,7 @@ before any site is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -30,13 +30,15 @@ ROUNDS = 2
 """Number of rounds that are tried."""
 
 
-def try_script(terms: DeployedTerms, gate: Gate, ground: Ground) -> None:
-    """Run the first rounds of a method with answers that are all zero; raise what a deployment refuses."""
-    terms = replace(terms, schedule=replace(terms.schedule, rounds=min(ROUNDS, terms.schedule.rounds)))
-    run_state = _Unpaid(Ledger(terms.schedule.clients, terms.method.unit), terms)
-    server = assemble(terms, _Nobody(terms), run_state, gate=gate, ground=ground, evaluate=False)
+def try_script(terms: DeployedTerms, gate: Gate, ground: Ground, rounds: int = ROUNDS) -> list[Question]:
+    """Run the first rounds of a method with answers that are all zero, and return the questions that it asked; raise
+    what a deployment refuses."""
+    terms = replace(terms, schedule=replace(terms.schedule, rounds=min(rounds, terms.schedule.rounds)))
+    run_state, nobody = _Unpaid(Ledger(terms.schedule.clients, terms.method.unit), terms), _Nobody(terms)
+    server = assemble(terms, nobody, run_state, gate=gate, ground=ground, evaluate=False)
     with single_threaded():
         server.run_script(terms.initial)
+    return nobody.asked
 
 
 class _Unpaid(TransientState):
@@ -56,9 +58,11 @@ class _Nobody:
 
     terms: DeployedTerms
     memory: None = None
+    asked: list[Question] = field(default_factory=list)
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         charge()
+        self.asked.append(question)
         releases = due(self.terms.method.steps()[question.step], question.round)
         summed, who = self.terms.is_summed(releases), list(question.clients)
         if summed and any(isinstance(value, Each) for value in question.message.values()):

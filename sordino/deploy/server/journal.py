@@ -8,6 +8,7 @@ send the same answers again.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -111,14 +112,15 @@ class DeploymentJournal(CheckedDatabase):
 
     def begin_attempt(self, question: QuestionId, cohort: list[Any]) -> Attempt:
         """Store an attempt before any site is asked; `cohort` lists identity, key and signature of each."""
-        self.delete(ASKS, "where round < ?", question.round - 1)
         known = {
             "round": question.round,
             "place": question.place,
             "attempt": question.attempt,
             "content": _to_json(cohort),
         }
-        self.upsert(ASKS, **known, state="asked", survivors=None, result=None)
+        with self.transaction():
+            self.delete(ASKS, "where round < ?", question.round - 1)
+            self.upsert(ASKS, **known, state="asked", survivors=None, result=None)
         return Attempt(cohort, "asked", [], None)
 
     def fix_survivors(self, question: QuestionId, survivors: list[bytes]) -> None:
@@ -150,11 +152,13 @@ class Heads(CheckedDatabase):
         super().__init__(folder / HEADS_FILE)
         self.execute(HEADS.creation_sql(if_not_exists=True))
 
-    def update(self, identity: bytes, head: Head) -> None:
-        """Store the head of a site's ledger that the site reports, if it is newer than the one known."""
-        known = self.head(identity)
-        if known is None or known.position < head.position:
-            self.upsert(HEADS, identity=identity, position=head.position, head=head.link)
+    def update(self, heads: Mapping[bytes, Head]) -> None:
+        """Store the heads of ledgers that sites report, by identity, as far as they are newer than those known."""
+        with self.transaction():
+            for identity, head in heads.items():
+                known = self.head(identity)
+                if known is None or known.position < head.position:
+                    self.upsert(HEADS, identity=identity, position=head.position, head=head.link)
 
     def head(self, identity: bytes) -> Head | None:
         """Newest known head of a site's ledger; None where none is known."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sordino.deploy.protocol import keys, wire
-from sordino.deploy.protocol.carrier import Carrier, Failure
+from sordino.deploy.protocol.carrier import Carrier, Failure, Waiting
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.site.ledger import Head
@@ -17,6 +17,8 @@ from sordino.errors import UserError
 
 PAUSE_SECONDS = 0.5
 """Seconds between two searches for missing sites."""
+WAITING_SECONDS = 30.0
+"""Seconds after which the operator is told again which sites are missing."""
 
 
 class Presence:
@@ -53,6 +55,8 @@ class Presence:
         self._heads = heads
         self._terms, self._carrier, self._journal, self._tell, self._patience = terms, carrier, journal, tell, patience
         self._greeted: set[int] = set()
+        self._refusals: dict[bytes, str] = {}
+        """Sentences with which sites refused to take part, by site."""
 
     def name(self, identity: bytes) -> str:
         """Name of a site."""
@@ -63,31 +67,57 @@ class Presence:
         head = self._heads.head(identity)
         return None if head is None else head.to_list()
 
-    def record_head(self, identity: bytes, head: Head) -> None:
-        """Store the head of a site's ledger that the site reports."""
-        self._heads.update(identity, head)
+    def record_heads(self, heads: Mapping[bytes, Head]) -> None:
+        """Store the heads of ledgers that sites report, by identity."""
+        self._heads.update(heads)
 
     def gather(self) -> None:
         """Wait until all sites of the roster take part; after `patience` seconds, continue with enough of them."""
-        until = time.monotonic() + self._patience
+        begun = told = time.monotonic()
         while True:
             self.find()
             missing = [one for one in self.roster if one.identity not in self.nodes]
             if not missing:
                 return
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now > begun + self._patience:
                 break
+            if now > told + WAITING_SECONDS:
+                told = now
+                self._tell(f"{self._count_there(missing)} after {now - begun:.0f} s; {self._name_missing(missing)}")
             time.sleep(PAUSE_SECONDS)
-        there = len(self.roster) - len(missing)
-        if there < self._terms.minimum:
+        if len(self.roster) - len(missing) < self._terms.minimum:
             raise UserError(
-                f"{there} of {len(self.roster)} sites take part, but {self._terms.minimum} are needed; missing: "
-                f"{', '.join(one.name for one in missing)}."
+                f"{self._count_there(missing)}, but {self._terms.minimum} are needed; {self._name_missing(missing)}"
             )
-        self._tell(f"These sites do not take part yet: {', '.join(one.name for one in missing)}.")
+        self._tell(f"{self._count_there(missing)}; {self._name_missing(missing)}")
 
-    def find(self) -> None:
-        """Greet new nodes, and enrol the sites of the roster among them."""
+    def _count_there(self, missing: Sequence[Member]) -> str:
+        return f"{len(self.roster) - len(missing)} of {len(self.roster)} sites take part"
+
+    def _name_missing(self, missing: Sequence[Member]) -> str:
+        """Names of missing sites, each with the reason as far as it is known here."""
+
+        def reason(one: Member) -> str:
+            if one.identity in self._refusals:
+                return f"refuses: {self._refusals[one.identity].rstrip('.')}"
+            return "connected, but does not answer" if one.identity in self.reached else "not connected"
+
+        return f"missing: {', '.join(f'{one.name} ({reason(one)})' for one in missing)}."
+
+    def wait_for(self, wanted: Collection[bytes], seconds: float) -> dict[bytes, int]:
+        """Nodes of the sites `wanted` that can be reached, whether or not they take part any longer; waits for them for
+        at most `seconds`."""
+        until = time.monotonic() + seconds
+        while True:
+            self.find(enrol=False)
+            there = {one: node for one, node in self.reached.items() if one in wanted}
+            if len(there) == len(wanted) or time.monotonic() >= until:
+                return there
+            time.sleep(PAUSE_SECONDS)
+
+    def find(self, enrol: bool = True) -> None:
+        """Greet new nodes, and enrol the sites of the roster among them unless `enrol` is false."""
         online = set(self._carrier.nodes())
         self.nodes = {identity: node for identity, node in self.nodes.items() if node in online}
         self.reached = {identity: node for identity, node in self.reached.items() if node in online}
@@ -105,7 +135,8 @@ class Presence:
                 if reply.get("package") != keys.package_hash():
                     self._tell(f"{self.name(identity)} runs another version of Sordino's code than this server.")
         self.reached |= found
-        self._enrol(found)
+        if enrol:
+            self._enrol(found)
 
     def _enrol(self, found: Mapping[bytes, int]) -> None:
         """Enrol the sites `found`, given as identities with their nodes."""
@@ -116,8 +147,15 @@ class Presence:
             for identity, node in found.items()
         }
         known = {one.identity: one for one in self._journal.enrolled_sites()}
-        for node, reply in exchange_accepted(self._carrier, requests, self._patience, self.refusal_reporter(back)):
+        report = self.refusal_reporter(back)
+
+        def refused(node: int, sentence: str) -> None:
+            self._refusals[back[node]] = sentence
+            report(node, sentence)
+
+        for node, reply in exchange_accepted(self._carrier, requests, self._patience, refused):
             identity = back[node]
+            self._refusals.pop(identity, None)
             try:
                 site, head = self._read_enrolment(identity, reply, known.get(identity))
             except ValueError:
@@ -129,7 +167,7 @@ class Presence:
                     f"{self.name(identity)} has a ledger that is older than the one it had before: it is left out."
                 )
                 continue
-            self._heads.update(identity, head)
+            self._heads.update({identity: head})
             if identity not in known:
                 self._journal.enrol(site)
                 self._tell(f"{self.name(identity)} takes part.")
@@ -155,11 +193,12 @@ class Presence:
 
 
 def exchange(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> Iterable[tuple[int, Any]]:
-    """Send requests to nodes, and yield nodes with their replies or failures; bytes that are no message are one."""
+    """Send requests to nodes, and yield nodes with their replies or failures, or that they are waited for; bytes that
+    are no message are a failure."""
     if not requests:
         return
     for node, content in carrier.trip(requests, seconds):
-        if isinstance(content, Failure):
+        if isinstance(content, Failure | Waiting):
             yield node, content
             continue
         try:
@@ -180,7 +219,7 @@ def exchange_accepted(
         refused: Called with the node and its sentence where a node refuses.
     """
     for node, reply in exchange(carrier, requests, seconds):
-        if isinstance(reply, Failure):
+        if isinstance(reply, Failure | Waiting):
             continue
         if reply.get("ok") is True:
             yield node, reply

@@ -51,7 +51,7 @@ class Plain:
             integer_rows.check_total({name: found[name] for name in whole}, whole, self._gate, alone)
             return found
 
-        got = self._trips.ask_work(question, asked, read, everybody)
+        got = self._trips.ask_work(question, asked, read, len(asked) if everybody else 0)
         if len(got) < (len(asked) if everybody else self._needed(len(question.question.clients))):
             return None
         who = sorted(got, key=number.__getitem__)
@@ -99,7 +99,10 @@ class Summed:
         def read(_: bytes, reply: Mapping[str, Any]) -> tuple[np.ndarray, dict[bytes, bytes]]:
             return read_masked(reply, cohort, width, kind)
 
-        got = self._trips.ask_work(question, before.survivors or question.identities, read, bool(before.survivors))
+        # What sites give once is not asked for in another attempt: it is waited for.
+        once = any(release.once for release in question.releases.values())
+        enough = len(before.survivors) or (self._terms.minimum if once else 0)
+        got = self._trips.ask_work(question, before.survivors or question.identities, read, enough)
         if len(got) < (len(before.survivors) or self._terms.minimum):
             return None
         survivors = before.survivors or [one for one in question.identities if one in got]
@@ -221,19 +224,29 @@ class Sites:
         )
         return way.attempt(outgoing, before)
 
-    def end(self, models: Callable[[int], Mapping[str, Tensor]]) -> bool:
-        """Tell every site that the run is over, and give it its models, by its number; whether all sites have heard
-        it."""
-        self.presence.find()
-        back = {node: identity for identity, node in self.presence.nodes.items()}
+    def end(self, models: Callable[[int], Mapping[str, Tensor]], patient: bool) -> bool:
+        """Tell every site that the run is over, and give it its models; whether all sites have heard it.
+
+        Args:
+            models: Models for a client, by its number.
+            patient: Whether to wait for sites that are not there yet, as after a restart of the server.
+        """
+        heard = {bytes.fromhex(one) for one in self._journal.fact("heard") or []}
+        missing = [one.identity for one in self._journal.enrolled_sites() if one.identity not in heard]
+        there = self.presence.wait_for(missing, self._deadlines.hello if patient else 0.0)
+        back = {node: identity for identity, node in there.items()}
         requests = {
             node: wire.request("end", run=self.presence.run, **models(self.presence.number[identity]))
             for node, identity in back.items()
         }
-        ended = dict(
-            exchange_accepted(self._carrier, requests, self._deadlines.work, self.presence.refusal_reporter(back))
-        )
-        return len(ended) == len(self._journal.enrolled_sites())
+        report = self.presence.refusal_reporter(back)
+        for node, _ in exchange_accepted(self._carrier, requests, self._deadlines.work, report):
+            heard.add(back[node])
+        self._journal.set_fact("heard", sorted(one.hex() for one in heard))
+        left = ", ".join(self.presence.name(one) for one in missing if one not in heard)
+        if left:
+            self._tell(f"Not told yet that the run is over: {left}. They get their models when the run is resumed.")
+        return not left
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
         """No states: they stay at the sites."""

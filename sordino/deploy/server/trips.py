@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.deploy.protocol import wire
-from sordino.deploy.protocol.carrier import Carrier, Failure
+from sordino.deploy.protocol.carrier import Carrier, Failure, Waiting
 from sordino.deploy.protocol.secure_sum import Cohort, MaskingError, Opening
 from sordino.deploy.server.journal import EnrolledSite
 from sordino.deploy.server.presence import PAUSE_SECONDS, Presence, exchange, exchange_accepted, refusal_text
@@ -226,7 +226,7 @@ class Trips:
         """Last sentence that was told about sites that wait."""
 
     def ask_work(
-        self, question: OutgoingQuestion, asked: Sequence[bytes], read: Reader, patient: bool
+        self, question: OutgoingQuestion, asked: Sequence[bytes], read: Reader, enough: int
     ) -> dict[bytes, WorkReply]:
         """Ask sites a question, and return the answers by site.
 
@@ -234,7 +234,7 @@ class Trips:
             question: The question.
             asked: Identities of the sites to ask.
             read: Reads the content of an answer.
-            patient: Whether to keep looking for unreachable sites until the deadline, because none can be missing.
+            enough: Number of answers without which unreachable sites are looked for until the deadline.
         """
 
         def request(one: bytes) -> bytes:
@@ -243,9 +243,8 @@ class Trips:
         def answered(one: bytes, reply: Mapping[str, Any]) -> WorkReply:
             return WorkReply.read(reply, read(one, reply))
 
-        got: dict[bytes, WorkReply] = self.collect(asked, request, answered, self.deadlines.work, len(asked), patient)
-        for one, found in got.items():
-            self.presence.record_head(one, found.head)
+        got: dict[bytes, WorkReply] = self.collect(asked, request, answered, self.deadlines.work, len(asked), enough)
+        self.presence.record_heads({one: found.head for one, found in got.items()})
         if self._exhausted and len(self.presence.roster) - len(self._exhausted) < self._least:
             raise OutOfBudgetError
         return got
@@ -257,7 +256,7 @@ class Trips:
         read: Reader,
         seconds: float,
         needed: int,
-        patient: bool = True,
+        enough: int | None = None,
     ) -> dict[bytes, Any]:
         """Ask sites until `needed` of them have answered, none is left to ask, or the time is over.
 
@@ -269,7 +268,8 @@ class Trips:
             read: Reads the content of an answer.
             seconds: Seconds to wait.
             needed: Number of answers after which to stop.
-            patient: Whether to look for unreachable sites until the time is over, or only once.
+            enough: Number of answers without which unreachable sites are looked for until the time is over; with it,
+                only once. By default all of them.
 
         Returns:
             The answers that were read, by site.
@@ -282,8 +282,8 @@ class Trips:
         while len(got) < needed:
             waiting = [one for one in sites if one not in got and one not in refused]
             left = until - time.monotonic()
-            enough = not patient and (not unconfirmed or len(got) >= self._least)
-            if not waiting or left <= 0 or (looked > 1 and enough):
+            satisfied = len(got) >= (len(sites) if enough is None else enough)
+            if not waiting or left <= 0 or (looked > 1 and satisfied and (not unconfirmed or len(got) >= self._least)):
                 break
             if looked:  # the second look is immediate, later ones pause
                 time.sleep(min(PAUSE_SECONDS * (looked > 1), left))
@@ -293,6 +293,9 @@ class Trips:
             back = {self.presence.nodes[one]: one for one in waiting if one in self.presence.nodes}
             for node, reply in exchange(self._carrier, {n: request(one) for n, one in back.items()}, left):
                 if isinstance(reply, Failure):
+                    continue
+                if isinstance(reply, Waiting):
+                    self._tell_once(f"Waiting for {self.presence.name(back[node])}: {reply.why}.")
                     continue
                 if reply.get("code") == UNCONFIRMED:
                     unconfirmed[back[node]] = reply.get("statement")

@@ -20,6 +20,9 @@ from sordino.deploy.site.rules import RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
 
+FEATURES = "features"
+"""Folder, in the site's own, of the features of its records."""
+
 
 @dataclass(frozen=True)
 class SiteFile:
@@ -49,7 +52,9 @@ def keyed_fingerprint(file: SiteFile, secret: bytes) -> str:
     return hmac.new(secret, fingerprint_records(file).encode(), hashlib.sha256).hexdigest()
 
 
-def encode_records(file: SiteFile, terms: DeployedTerms, rules: Rules, secret: bytes) -> FederatedData:
+def encode_records(
+    file: SiteFile, terms: DeployedTerms, rules: Rules, secret: bytes, folder: Path | None = None
+) -> FederatedData:
     """Encode a site's records as the experiment declares them, or refuse data that do not fit.
 
     Every client's number gets this site's records: a site is only ever asked under its own number.
@@ -59,11 +64,14 @@ def encode_records(file: SiteFile, terms: DeployedTerms, rules: Rules, secret: b
         terms: Terms of the experiment, with the shape and labels that it declares.
         rules: The site's rules, for the label column and the fraction of test records.
         secret: The site's secret, which chooses the test records.
+        folder: The site's folder, where features are kept; None to compute them each time.
     """
     try:
         content = file.content
         found, counted = (content, []) if isinstance(content, ClientFile) else _encode_table(content, terms, rules)
         x, y = _to_tensors(found, terms)
+        if terms.extractor is not None:
+            x = terms.extractor.apply(x, None if folder is None else folder / FEATURES)
     except UserError as error:
         raise RefusedError("data", error) from error
     test = found.test if found.test is not None else _choose_test_records(len(y), rules.test_fraction, secret)
@@ -75,7 +83,7 @@ def encode_records(file: SiteFile, terms: DeployedTerms, rules: Rules, secret: b
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
     dealt = Dealt([name] * many, train, held)
-    return FederatedData(name, dealt, terms.learner.task, terms.shape, "", people, disclosed=counted)
+    return FederatedData(name, dealt, terms.learner.task, terms.seen_shape, "", people, disclosed=counted)
 
 
 def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[ClientFile, list[str]]:

@@ -24,7 +24,7 @@ from sordino.deploy.terms import DeployedTerms
 from sordino.federation.blending import figures_of, instructions, mixing
 from sordino.federation.run_state import Served
 from sordino.store.checkpoint import write_tensors
-from sordino.trained.models import measured
+from sordino.trained.models import feature_tensors, measured
 from sordino.util.files import KeptFile, keep_file
 from sordino.util.processes import single_threaded
 
@@ -136,6 +136,8 @@ def _write_models(
     about = session.terms.described(run, names, context.policy.rules.label)
     path = context.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
     path.parent.mkdir(exist_ok=True)
-    write_tensors(tensors | measured(rows), path.with_suffix(".tmp"), about.metadata())
+    write_tensors(
+        tensors | measured(rows) | feature_tensors(session.terms.extractor), path.with_suffix(".tmp"), about.metadata()
+    )
     kept = keep_file(path.with_suffix(".tmp"), path)
     return KeptFile(f"{MODELS}/{kept.name}", kept.digest)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from sordino.deploy.protocol import keys, secure_sum
+from sordino.deploy.server.dry_run import try_script
 from sordino.deploy.site import requests
 from sordino.deploy.site.data import encode_records
 from sordino.deploy.site.freshness import check_single_ledger
 from sordino.deploy.site.ledger import SiteLedger
-from sordino.deploy.site.rules import RefusedError
+from sordino.deploy.site.rules import RefusedError, SitePolicy
 from sordino.deploy.site.session import Session, SiteContext, limit_data_refusals, reservation_entry
 from sordino.deploy.site.spending import check_reservation
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.features.extractor import LARGEST_FILE
+from sordino.federation.server import Ground
+from sordino.privacy.gate import Gate
+from sordino.privacy.mechanism import MECHANISMS
+from sordino.privacy.noise import Seeded
+from sordino.privacy.release import Public, due
+from sordino.util.files import read_file
 
 
 def answer_hello(context: SiteContext, message: Mapping[str, Any]) -> bytes:
@@ -87,7 +99,7 @@ def _derive_allowed_terms(
         experiment = Experiment.make(carried)
         if experiment.build_method().files():
             raise RefusedError("experiment", "it names a file, but a site opens no file that a server names")
-        terms = terms_of(experiment)
+        terms = terms_of(experiment, functools.partial(_read_weights, context))
     except UserError as error:
         raise RefusedError("experiment", error) from error
     if number >= terms.schedule.clients:
@@ -97,8 +109,9 @@ def _derive_allowed_terms(
     context.policy.check_terms(terms, number)
     if terms.identity != identity:
         raise RefusedError("code", "site and server derive different terms from it: they do not run the same code")
+    check_first_questions(terms, number, context.policy)
     with limit_data_refusals(ledger, context.policy, terms.identity):
-        data = encode_records(context.file, terms, context.policy.rules, context.secret)
+        data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
         try:
             terms.method.check_data(data.people)
             terms.at_site(number, int(data.train.sizes[number]))
@@ -109,6 +122,40 @@ def _derive_allowed_terms(
     return terms
 
 
+def _read_weights(context: SiteContext, digest: str) -> bytes | None:
+    """Content of that of the site's `feature_files` which has a digest; None where there is none."""
+    for path in context.policy.rules.feature_files or ():
+        with contextlib.suppress(OSError):
+            content = read_file(context.folder / path, LARGEST_FILE)
+            if hashlib.sha256(content).hexdigest() == digest:
+                return content
+    return None
+
+
+def check_first_questions(terms: DeployedTerms, number: int, policy: SitePolicy) -> None:
+    """Refuse an experiment of which a question of the first round would be refused, as for its clipping threshold.
+
+    Only for sums over all sites' records: of other methods the first question tells that, before anything is paid.
+
+    Args:
+        terms: Terms of the experiment.
+        number: Client number of this site.
+        policy: The site's rules and roster.
+    """
+    plan = terms.allowance.records
+    if plan is None or plan.shared is None or terms.method.needs_public():
+        return
+    gate = Gate(terms.allowance, Seeded(0), MECHANISMS["integers"])  # it draws nothing
+    ground = Ground(terms.learner.layout, math.prod(terms.shape), terms.learner.task, None)
+    try:
+        asked = try_script(terms, gate, ground, rounds=1)
+    except UserError as error:
+        raise RefusedError("experiment", error) from error
+    for question in asked:
+        public = Public(question.message, [number], {}, terms.learner.layout.layers)
+        policy.check_question(terms, due(terms.declared[question.step], question.round), public, gate)
+
+
 def _open_session(context: SiteContext, run: str, terms: DeployedTerms, known: Mapping[str, Any]) -> Session:
-    data = encode_records(context.file, terms, context.policy.rules, context.secret)
+    data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
     return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)

@@ -24,7 +24,9 @@ from sordino.deploy.protocol.keys import package_hash
 from sordino.deploy.protocol.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, DeployedTerms
 from sordino.errors import UserError, quoted
-from sordino.experiment.config import SCHEMA, Experiment
+from sordino.experiment.config import FEATURES, SCHEMA, Experiment
+from sordino.features.choice import SCATTERING
+from sordino.features.projection import SHIPPED_DATA
 from sordino.federation.message import Each
 from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
@@ -89,7 +91,7 @@ LIMITS = {
 }
 """Limits that `site.toml` must set, each with an example. They have no defaults, so that a truncated file allows
 nothing."""
-ADDED = ("max_sampling", "max_rounds")
+ADDED = ("max_sampling", "max_rounds", "features", "feature_files")
 """Limits that earlier versions did not know; where they are not set, the rules have the digest that these wrote."""
 
 
@@ -122,6 +124,11 @@ class Rules(BaseModel):
     """SHA-256 of the code that may run here (`sordino site status` shows it). Any code may where this is missing."""
     models: tuple[str, ...] | None = None
     """Networks that may be trained here; by default all that come with Sordino."""
+    features: tuple[str, ...] | None = None
+    """Extractors of features that may run here; by default those that come with Sordino."""
+    feature_files: tuple[Path, ...] | None = None
+    """Files with weights of extractors, or programs. An experiment names them by their SHA-256: one that is not here is
+    refused. Paths may be relative to the site's folder."""
     clip: tuple[float, float] = (1e-6, 1e6)
     """Smallest and largest clipping threshold that is accepted."""
     max_sampling: float | None = Field(default=None, gt=0, le=1)
@@ -175,6 +182,7 @@ class SitePolicy:
             raise RefusedError("experiment", f"the method {quoted(method)} is not among `methods`")
         if model not in networks:
             raise RefusedError("experiment", f"the network {quoted(model)} is not among `models`")
+        self._check_features(carried.get("features"))
         if not isinstance(settings, Mapping):
             raise RefusedError("message", "its settings are not a table")
         strange = [key for key in settings if not isinstance(key, str) or ":" in key or _is_key(key)]
@@ -182,6 +190,18 @@ class SitePolicy:
             raise RefusedError("experiment", f"the setting {quoted(strange[0])} names code or a file")
         if not set(carried) <= set(CARRIED):
             raise RefusedError("experiment", "it has keys that a deployed experiment does not have")
+
+    def _check_features(self, given: Any) -> None:
+        """Refuse an extractor that the owner did not allow, or one that names a file of the server's."""
+        if given is None:
+            return
+        if not isinstance(given, Mapping) or not isinstance(given.get("extractor"), str):
+            raise RefusedError("message", "its features are not a table")
+        allowed = (SCATTERING,) if self.rules.features is None else self.rules.features
+        if given["extractor"] not in allowed:
+            raise RefusedError("experiment", f"the features {quoted(given['extractor'])} are not among `features`")
+        if given.get("weights") is not None or given.get("public") not in (None, SHIPPED_DATA):
+            raise RefusedError("experiment", "its features name a file or data, but a site opens none that others name")
 
     def check_terms(self, terms: DeployedTerms, number: int) -> None:
         """Refuse an experiment whose terms are outside the rules; `number` is this site's client number."""
@@ -260,13 +280,17 @@ class SitePolicy:
 
     def _check_bounds(self, bounds: Tensor) -> None:
         low, high = self.rules.clip
-        if not bool((torch.isfinite(bounds) & (bounds >= low) & (bounds <= high)).all()):
-            raise RefusedError("bounds", f"a clipping threshold is not between {low:g} and {high:g}, as `clip` demands")
+        outside = bounds[~(torch.isfinite(bounds) & (bounds >= low) & (bounds <= high))]
+        if len(outside):
+            raise RefusedError(
+                "bounds",
+                f"a clipping threshold is {float(outside[0]):g}, not between {low:g} and {high:g} as `clip` demands",
+            )
 
 
 def _is_key(name: str) -> bool:
-    """Whether a setting has the name of an experiment's key; some of these name files."""
-    return name.replace("-", "_") in {*Experiment.model_fields, SCHEMA}
+    """Whether a setting has the name of an experiment's key, or of a part of one; some of these name files or code."""
+    return name.replace("-", "_") in {*Experiment.model_fields, SCHEMA} or name.startswith(FEATURES)
 
 
 def check_finite(value: Any) -> None:

@@ -22,7 +22,7 @@ from sordino.data import FederatedData
 from sordino.deploy import accuracies
 from sordino.deploy.protocol import keys
 from sordino.deploy.protocol.roster import Member
-from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError
+from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError, Party
 from sordino.deploy.site.data import SiteFile
 from sordino.deploy.site.ledger import Entry, SiteLedger, last_noted, release_entry
 from sordino.deploy.site.requests import ReceivedQuestion
@@ -145,6 +145,10 @@ class Session:
     clients: Clients
     blank: dict[str, Tensor]
     """State before the first round."""
+    _agreed: dict[bytes, bytes] = field(default_factory=dict)
+    """Secrets that `key` has agreed on with other sites' X25519 keys, by key."""
+    _signed: set[tuple[Party, bytes]] = field(default_factory=set)
+    """Other sites' X25519 keys whose signatures have been verified."""
 
     @classmethod
     def of(cls, run: str, terms: DeployedTerms, number: int, key: bytes, data: FederatedData, secret: bytes) -> Session:
@@ -207,14 +211,21 @@ class Session:
         policy.check_members([party.identity for party in parties])
         about = (self.run.encode(), terms.identity.encode())
         for party, signature in question.parties:
+            if (party, signature) in self._signed:
+                continue
             if not keys.is_signed(party.identity, signature, "run key", *about, party.key):
                 raise RefusedError("roster", "a site of the cohort has not signed its key")
+            self._signed.add((party, signature))
         try:
             cohort = Cohort(question.hash, tuple(parties), terms.minimum)
-            Masker(cohort, identity, self.key)
+            self.masker(cohort, identity)
         except MaskingError as error:
             raise RefusedError("roster", error) from error
         return cohort
+
+    def masker(self, cohort: Cohort, identity: bytes) -> Masker:
+        """This site's part, as `identity`, in the secure sum of a cohort."""
+        return Masker(cohort, identity, self.key, self._agreed)
 
     def price(self, question: ReceivedQuestion, releases: Releases, public: Public) -> list[Entry]:
         """Ledger rows that charge for a question, computed by this site's own code."""

@@ -49,6 +49,8 @@ COMMENTS = {
     "colluders": "number of other sites assumed to work together with the server",
     "package": "the hash of Sordino's code that may run here (`sordino site status` shows it); without this key, any",
     "models": "the networks that may be trained here; without this key, all that come with Sordino",
+    "features": "the extractors of features that may run here; without this key, those that come with Sordino",
+    "feature_files": "files with weights of such extractors, which experiments name by their SHA-256",
     "clip": "the smallest and the largest clipping threshold that is accepted",
     "max_sampling": "the largest probability with which a record may enter a sum over all sites' records; without this "
     "key, any",

@@ -22,6 +22,7 @@ from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import Row, integer_gap
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
+from sordino.util.formatting import round_up
 
 ROUNDING = 1 + 1e-9
 """Tolerance of the numerical search for an epsilon."""
@@ -137,7 +138,10 @@ def _check_budget(spending: SiteSpending, policy: SitePolicy) -> None:
     rules = policy.rules
     if not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta):
         now = spending.epsilon(rules.unit, rules.max_delta)
-        raise RefusedError("budget", f"epsilon would be {now:g}, but max_epsilon is {rules.max_epsilon:g}")
+        figure = "infinite" if math.isinf(now) else round_up(now)
+        over = f"over all runs epsilon would be {figure} for the {policy.view}"
+        alone = "" if policy.roster is not None else "; without a pinned roster other sites' noise does not count"
+        raise RefusedError("budget", f"{over}, but max_epsilon is {rules.max_epsilon:g}{alone}")
 
 
 def _check_turns(before: Sequence[Entry], session: Session, rows: Sequence[Row]) -> None:

@@ -18,7 +18,7 @@ from sordino.deploy.site.witness import Witness, WitnessError
 from sordino.errors import UserError
 from sordino.privacy.unit import protection
 from sordino.privacy.views import VIEWS
-from sordino.trained.models import Models, models_in
+from sordino.trained.models import Models, metrics_in, models_in
 from sordino.util.files import KeptFile
 
 
@@ -36,7 +36,7 @@ def status(folder: Path) -> dict[str, Any]:
         unwitnessed = _find_doubt(Witness.of(folder, rules, private), ledger)
         entries, head = ledger.entries(), ledger.head()
         rules_now = policy.digest(ledger.fact("secret"))
-        runs = [_run_status(ledger, one) for one in ledger.runs()]
+        runs = [_run_status(folder, ledger, one) for one in ledger.runs()]
     spent = {view: SiteSpending.of(entries, view) for view in VIEWS}
     figures = {
         view: one.epsilon(rules.unit, rules.max_delta) if unwitnessed is None else math.inf
@@ -89,7 +89,7 @@ def _run_name(run: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in run.rpartition(" ")[0] or run)
 
 
-def _run_status(ledger: SiteLedger, run: Mapping[str, Any]) -> dict[str, Any]:
+def _run_status(folder: Path, ledger: SiteLedger, run: Mapping[str, Any]) -> dict[str, Any]:
     curve = ledger.curve(run["run"])
     last = curve[-1] if curve else {"personal": None, "start": None}
     return {
@@ -103,7 +103,23 @@ def _run_status(ledger: SiteLedger, run: Mapping[str, Any]) -> dict[str, Any]:
         "start": last["start"],
         "global": run["shared"],
         "model": run["model"],
+        **_metrics(folder, run),
     }
+
+
+def _metrics(folder: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics of what the site predicts with since a run, on its own test records, and the class that recall is about;
+    None while the run goes on, and where its file of models is gone or damaged."""
+    if run["model"] is None:
+        return {"metrics": None, "positive": None}
+    try:
+        path = KeptFile(run["model"], run["digest_of_model"]).check(folder, "The site's model")
+        about, figures = metrics_in(path, run["run"])
+    except UserError:
+        return {"metrics": None, "positive": None}
+    task, figures = about.meaning.task, figures[int(run["number"])]
+    known = {name: _finite(float(value)) for name, value in zip(task.metrics, figures, strict=True)}
+    return {"metrics": known, "positive": task.positive_name}
 
 
 def _finite(value: float) -> float | None:

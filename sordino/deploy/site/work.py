@@ -16,7 +16,7 @@ from safetensors.torch import save as saved
 from torch import Tensor
 
 from sordino.deploy.protocol import integer_rows, wire
-from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError
+from sordino.deploy.protocol.secure_sum import Cohort, MaskingError
 from sordino.deploy.site import freshness, requests
 from sordino.deploy.site.enrol import get_session
 from sordino.deploy.site.ledger import Entry, QuestionId, SiteLedger
@@ -158,7 +158,7 @@ def _reply_content(
     content: dict[str, Any] = {"head": head.to_list()}
     if allowed.cohort is None:
         return content | {"values": outcome.passed.values}
-    masked = Masker(allowed.cohort, context.identity, allowed.session.key).mask(
+    masked = allowed.session.masker(allowed.cohort, context.identity).mask(
         integer_rows.to_row(outcome.passed.values, allowed.releases),
         integer_rows.bits(allowed.releases, allowed.session.gate, allowed.public, len(allowed.cohort.parties)),
         freshness.write_notes(ledger, allowed.cohort, head, context.private),
@@ -222,7 +222,7 @@ def _open_once(context: SiteContext, ledger: SiteLedger, request: OpenRequest, s
         if bytes(kept["survivors"]) != named:
             raise RefusedError("survivors", "it named other survivors before")
         return bytes(kept["opening"])
-    masker = Masker(cohort, context.identity, session.key)
+    masker = session.masker(cohort, context.identity)
     try:
         for one in survivors:
             freshness.check_note(

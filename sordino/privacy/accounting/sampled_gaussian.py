@@ -18,7 +18,7 @@ Recipe = tuple[Sampled, ...]
 ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
 """Orders of the Renyi divergences of the quick bound."""
 ROWS = (3, 5)
-"""Numbers of rows of one person for which reports give an upper bound of epsilon."""
+"""Numbers of rows of one person for which reports give epsilon."""
 
 
 @functools.lru_cache(maxsize=65536)

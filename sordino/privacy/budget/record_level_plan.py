@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -51,9 +51,9 @@ class RecordPlan:
     """Noise over sensitivity of each mean over validation records; zero where there is none."""
     validation: np.ndarray
     """Records of each client that are set aside for such means."""
-    trained: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    trained: np.ndarray
     """Records of each client that are trained on; on real machines as many as are declared."""
-    sum_multipliers: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    sum_multipliers: np.ndarray
     """Noise over sensitivity of a sum over all of the training records that is released once and has the whole budget
     to itself; zero where there is none."""
     shared: Noise | None = None
@@ -70,9 +70,9 @@ class RecordPlan:
         whom the noise is planned against."""
         return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
 
-    def expected(self, clients: Sequence[int]) -> float:
+    def expected_records(self, clients: Sequence[int]) -> float:
         """Expected number of records in the batches of some clients together: public."""
-        who = list(clients)
+        who = np.asarray(clients, dtype=np.int64)
         return float((self.sampling[who] * self.trained[who]).sum())
 
     def repeated(self, client: int, times: int) -> RecordPlan:

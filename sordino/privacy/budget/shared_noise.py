@@ -13,6 +13,11 @@ Multipliers = tuple[float, float, float]
 """Noise over sensitivity as each observer meets it, in the order of `VIEWS`."""
 
 
+def same_for_all(multiplier: float) -> Multipliers:
+    """Noise that all observers meet alike, as on a message whose noise is its client's own."""
+    return multiplier, multiplier, multiplier
+
+
 @dataclass(frozen=True)
 class Noise:
     """Noise of one message in a sum: of updates where whole clients are protected, of records' gradients where records

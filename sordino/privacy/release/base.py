@@ -52,7 +52,7 @@ def check_range(release: Release, low: float, high: float) -> None:
 
 def check_thresholds(thresholds: Tensor, whose: str) -> None:
     """Refuse thresholds to which nothing can be shortened in float32; `whose` names their release in the error."""
-    if not bool((torch.isfinite(thresholds) & (thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)).all()):
+    if not all(MIN_BOUND <= threshold <= MAX_BOUND for threshold in thresholds.flatten().tolist()):
         raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {MIN_BOUND:g} to {MAX_BOUND:g}")
 
 
@@ -72,6 +72,10 @@ def shorten(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
     if extreme.any():
         clipped[extreme] = (rows[extreme].double() * scale[extreme].unsqueeze(1)).to(rows.dtype)
     return clipped
+
+
+SHORTEST = 1e-30
+"""Length below which a vector is left as it is where others are normalised: float32 holds it to few digits."""
 
 
 def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
@@ -99,6 +103,15 @@ def shorten_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[i
         return shorten(rows, norms.squeeze(1), thresholds.squeeze(1))
     parts = zip(rows.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
     return torch.cat([shorten(part, length, threshold) for part, length, threshold in parts], dim=1)
+
+
+def lengthen_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
+    """Scale each part of each row that is shorter than its threshold up to it, but for rounding; arguments are those of
+    `shorten_parts`. Parts of zeros stay, and so do parts so short that rounding would decide their direction."""
+    far = (thresholds / norms.clamp(min=SHORTEST)).clamp(min=1.0)
+    factors = torch.where(norms > SHORTEST, far, 1.0)
+    spread = factors.repeat_interleave(torch.tensor(sizes, device=rows.device), dim=1) if len(sizes) > 1 else factors
+    return (rows.double() * spread).to(rows.dtype)
 
 
 def mirror_upper(flat: Tensor) -> Tensor:
@@ -362,6 +375,11 @@ class Release:
         return self.unit is not None and self.unit.record_level
 
     @property
+    def sums_records(self) -> bool:
+        """Whether it is a sum over all clients' records, whose noise is shared out over the clients' messages."""
+        return self.summed and self.record_level
+
+    @property
     def once(self) -> bool:
         """Whether a client may be asked for it once in a run, whatever its turns."""
         return False
@@ -433,6 +451,8 @@ class Release:
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
         """Prepare rows for a run without privacy: as they are; a row that is not finite becomes zero."""
+        if math.isfinite(float(rows.sum())):  # a sum is finite only if every entry is
+            return Bounded(rows, 0)
         finite = torch.isfinite(rows).all(dim=1)
         return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 
@@ -451,7 +471,7 @@ class Release:
         return torch.zeros(1)
 
     def weight(self, allowance: Allowance, public: Public) -> float:
-        """Factor that makes what `Replies.mean` returns of the mean over clients: one, unless it is a mean over
+        """Factor on the mean over clients that gives what `Replies.mean` returns: one, unless that is a mean over
         records."""
         return 1.0
 
@@ -482,6 +502,11 @@ class Release:
     def describe(self) -> str:
         """Describe the release to users."""
         raise NotImplementedError
+
+
+def cover_of(release: Release, width: int, allowance: Allowance, public: Public) -> Cover | None:
+    """Return a release's `cover`, which is computed once for the same public values."""
+    return public.once(width, (allowance, release), lambda: release.cover(width, allowance, public))
 
 
 Releases = Mapping[str, Release]

@@ -94,12 +94,15 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
             missing = [one for one in release.sources() if one not in gradients or releases[one].drawn]
             if missing:
                 raise ReleaseError(
-                    f"{step} declares that {name} follows {missing[0]}, which is no release of gradients."
+                    f"{step} declares that {name} follows {missing[0]}, which is no release of gradients that the step "
+                    "sees: follow one of the kind Gradients."
                 )
             if release.state is not None and release.state not in states:
                 raise ReleaseError(f"{step} declares {name}, but clients have no public state {release.state!r}.")
             if release.drawn and not gradients:
-                raise ReleaseError(f"{step} declares {name} over a batch, but no GradientSum that draws one.")
+                raise ReleaseError(
+                    f"{step} declares {name} over a batch, but no GradientSum that draws one: declare it too."
+                )
         idle = [name for name, release in releases.items() if release.summed and not release.share > 0]
         if idle:
             raise ReleaseError(f"{step} gives {idle[0]} no share of a round's budget: it must be above 0.")
@@ -111,7 +114,7 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
 
 def _check_sums(steps: Mapping[str, Releases], states: Collection[str]) -> None:
     """Refuse sums over records that clients could learn from, or of which no single plan could be made."""
-    sums = [release for release in all_releases(steps) if release.summed and release.record_level]
+    sums = [release for release in all_releases(steps) if release.sums_records]
     if sums and states:
         raise ReleaseError(
             f"Clients keep public states of what they sent ({', '.join(sorted(states))}), but a message in a sum over "
@@ -124,12 +127,7 @@ def _check_sums(steps: Mapping[str, Releases], states: Collection[str]) -> None:
     if sums and others:
         raise ReleaseError(
             "A method sends either sums over records, whose noise is shared out, or what is covered by a client's own "
-            f"noise; it cannot have both: {others[0].describe()}."
-        )
-    others = [one for one in all_releases(steps) if one.record_level and not one.summed and not one.made_of_gradients]
-    if sums and others:
-        raise ReleaseError(
-            f"A method that sends sums over records cannot send {others[0].describe()}: no noise is planned for it."
+            f"noise; it cannot have both: no noise is planned for {others[0].describe()}."
         )
     once = sum(release.needs().sum_share for release in sums)
     if once > 1 + 1e-9 or (rates and once >= 1):

@@ -21,6 +21,7 @@ from sordino.privacy.release.base import (
     check_range,
     check_thresholds,
     hold_to_range,
+    lengthen_parts,
     part_lengths,
     shorten_parts,
 )
@@ -40,6 +41,8 @@ class Update(Release):
     sizes where these are not the network's layers. `at` names a public 0/1 vector, one for all clients or one for each:
     nothing leaves, and no noise is added, where it is zero. `entries` is how many the vector has where that is not the
     number of the network's parameters, or `times` as many: one part for each of several models, each with its layers.
+    Where it is `normalised`, a vector that is shorter than its threshold is scaled up to it: its length, which then
+    tells nothing, is the same for all clients. The sensitivity is the threshold as before.
     """
 
     clip: float | str
@@ -51,6 +54,7 @@ class Update(Release):
     at: str | None = None
     entries: int | None = None
     times: int = 1
+    normalised: bool = False
     unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def width(self, public: Public) -> int:
@@ -66,7 +70,11 @@ class Update(Release):
         if rejected:
             kept = torch.where(finite.unsqueeze(1), kept, torch.zeros_like(kept))
             norms = torch.where(finite.unsqueeze(1), norms, torch.zeros_like(norms))
-        return Bounded(shorten_parts(kept, norms, self._thresholds(public).to(norms.device), sizes), rejected)
+        thresholds = self._thresholds(public).to(norms.device)
+        if self.normalised:
+            kept = lengthen_parts(kept, norms, thresholds, sizes)
+            norms = part_lengths(kept, sizes)  # of the rounded values, which are shortened like any others
+        return Bounded(shorten_parts(kept, norms, thresholds, sizes), rejected)
 
     def known_beforehand(self) -> bool:
         return self.spread != "alone"
@@ -127,7 +135,7 @@ class Update(Release):
     def describe(self) -> str:
         parts = f"each {'layer' if self.sizes is None else 'part'}'s L2 norm" if self.layered else "L2 norm"
         where = "" if self.at is None else ", on shared positions only"
-        return f"vector, {parts} at most {self.clip}, Gaussian noise{where}"
+        return f"vector, {parts} {'scaled to' if self.normalised else 'at most'} {self.clip}, Gaussian noise{where}"
 
     def _sizes(self, public: Public) -> list[int]:
         if not self.layered:

@@ -318,7 +318,8 @@ class Unprotected(Release):
     share: ClassVar[float] = 0.0  # type: ignore[misc]
     unit: ClassVar[Unit | None] = None
     private: ClassVar[bool] = False  # type: ignore[misc]
-    summed, record_level = Release.summed, Release.record_level  # by the unit of this class, not by that of `of`
+    # By the unit of this class, not by that of `of`.
+    summed, record_level, sums_records = Release.summed, Release.record_level, Release.sums_records
 
     def __getattribute__(self, name: str) -> Any:
         # Not __getattr__, which Python asks only for what no base class has: what `Release` says by default would then

@@ -30,6 +30,7 @@ from sordino.privacy.release.base import (
     ReleaseError,
     Thresholds,
     check_thresholds,
+    cover_of,
     lengths,
     shorten,
 )
@@ -53,14 +54,14 @@ class SumOverRecords(Release):
 
     def expose(self, ledger: Ledger, row: Row, clients: Sequence[int]) -> list[Row]:
         raise ReleaseError(
-            f"{self.describe()}: a method may read its mean only. A single message carries a share of the noise, and "
-            "sampled sums have no price for being read one by one after the fact."
+            f"{self.describe()}: a method may read its mean only, as `got.mean`. A single message carries a share of "
+            "the noise, and sampled sums have no price for being read one by one after the fact."
         )
 
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
         width, clients = self.width(public) or 1, len(public.clients)
-        deviations = self.cover(width, allowance, public).deviations  # type: ignore[union-attr]
-        return torch.full((width,), float(deviations[0, 0]) * math.sqrt(clients))
+        deviations = cover_of(self, width, allowance, public).deviations  # type: ignore[union-attr]
+        return torch.full((width,), float(deviations) * math.sqrt(clients))
 
     @staticmethod
     def _shared(allowance: Allowance) -> Noise:
@@ -78,8 +79,8 @@ class GradientSum(SumOverRecords):
     The step hands over `data.gradient_sum(model)`, sealed. The gate draws the batch (each record with the public
     probability `rate`), and adds the client's share of the noise. `Replies.mean` divides the sum over the cohort by the
     expected number of records in it, which is public. `clip` is a number, or the name of a public value. Where it is
-    `normalised`, each gradient is scaled to C g / (|g| + 0.01), whatever its length. `share` is its part of the round's
-    budget beside other sums over the same batch.
+    `normalised`, each gradient is scaled to `C g / (norm(g) + 0.01)`, whatever its length. `share` is its part of the
+    round's budget beside other sums over the same batch.
     """
 
     clip: float | str
@@ -111,7 +112,7 @@ class GradientSum(SumOverRecords):
         return sum(public.layers)
 
     def thresholds(self, public: Public) -> Thresholds:
-        found = public.rows(self.clip)
+        found = public.once("threshold", (self,), lambda: public.rows(self.clip))
         if found.shape != (1, 1):
             raise ReleaseError(f"{self.describe()}: it needs one threshold, the same for all clients")
         return Thresholds(found)
@@ -125,6 +126,14 @@ class GradientSum(SumOverRecords):
             raise ReleaseError(f"{self.describe()}: hand over what data.gradient_sum(model) gives, not {value!r}")
         return rows
 
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """Sums as they are, in float64: each record's gradient was limited where it was summed."""
+        return Release.unbounded(self, rows, public)
+
+    def unbounded(self, rows: Tensor, public: Public) -> Bounded:
+        found = self.bounded(rows, public)
+        return Bounded(found.rows.float(), found.rejected)
+
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
         bounds = self.thresholds(public).rows
         check_thresholds(bounds, self.describe())
@@ -132,12 +141,13 @@ class GradientSum(SumOverRecords):
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         plan, shared = allowance.of_records, self._shared(allowance)
-        paid = [(float(plan.sampling[client]), shared.of_message(self.share), 1) for client in public.clients]
+        multiplier = shared.of_message(self.share)
+        paid = [(rate, multiplier, 1) for rate in plan.sampling[list(public.clients)].tolist()]
         entries = self.width(public) if allowance.whole else 0
         return Charge.of_records(self.pool, paid, entries, shared, len(public.clients), drawn=True)
 
     def weight(self, allowance: Allowance, public: Public) -> float:
-        return len(public.clients) / max(allowance.of_records.expected(public.clients), 1e-9)
+        return len(public.clients) / max(allowance.of_records.expected_records(public.clients), 1e-9)
 
     def describe(self) -> str:
         how = "scaled to" if self.normalised else "limited to"
@@ -158,7 +168,7 @@ class RecordSum(SumOverRecords):
     """
 
     bound: float
-    share: float = field()
+    share: float = field()  # required: without `field()` the base's default would stand for it
     entries: int | str = 1
     drawn: bool = False
 
@@ -220,7 +230,7 @@ class RecordSum(SumOverRecords):
 
     def weight(self, allowance: Allowance, public: Public) -> float:
         plan, clients = allowance.of_records, list(public.clients)
-        records = plan.expected(clients) if self.drawn else float(plan.trained[clients].sum())
+        records = plan.expected_records(clients) if self.drawn else float(plan.trained[clients].sum())
         return len(clients) / max(records, 1e-9)
 
     def describe(self) -> str:

@@ -19,6 +19,7 @@ from sordino.report.html.charts import Line
 from sordino.report.html.gather import ALONE, Group, RunContent
 from sordino.report.html.sentences import differences
 from sordino.report.wording import epsilon_words
+from sordino.store.ledger_rows import is_paid_elsewhere
 
 MOST_COLUMNS = 120
 """Most clients in a picture of labels; of more, so many are shown, evenly spaced."""
@@ -69,9 +70,8 @@ def clients(groups: Sequence[Group]) -> list[Markup]:
     for group in groups:
         names = group.first.names()
         strips[group.name] = [(names[client], value) for client, value in sorted(group.first.clients.items())]
-    found = [
-        charts.strip(strips, "Accuracy of every client, and their mean (triangle)", "accuracy on own test records")
-    ]
+    title = "Accuracy of every client, and their mean (triangle)"
+    found = [charts.strip(strips, title, "accuracy on own test records")] if any(strips.values()) else []
     for group in groups:
         title = "Gain over training alone" + (f": {group.name}" if len(groups) > 1 else "")
         found.append(charts.gains(differences(group), title, "clients in order; points of accuracy"))
@@ -157,7 +157,7 @@ def _bound(release: str, rows: Sequence[Row]) -> Markup:
 
 def _noise(release: str, rows: Sequence[Row]) -> Markup:
     """Noise on a release: for each observer, or, on records' gradients, relative to what one record can change."""
-    if any(row.pool == PROMISED for row in rows):
+    if any(row.pool == PROMISED for row in rows) or all(is_paid_elsewhere(row) for row in rows):
         return Markup("")
     if any(row.pool for row in rows):
         line = _over_rounds("", [row for row in rows if row.pool], lambda row: row.histories()[:, 1], 0)

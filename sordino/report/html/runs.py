@@ -12,7 +12,16 @@ from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS, View
 from sordino.report.html import pictures, render, sentences
 from sordino.report.html.gather import ALONE, Group, PageContent, RunContent, gather
-from sordino.report.wording import epsilon_words, method_name, percent, protects_nothing, sentences_of, with_full_stop
+from sordino.report.wording import (
+    accuracy_source,
+    epsilon_words,
+    method_name,
+    percent,
+    protects_nothing,
+    sentences_of,
+    with_full_stop,
+)
+from sordino.store.ledger_rows import is_paid_elsewhere
 from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow
 from sordino.tasks.class_metrics import METRICS
@@ -49,7 +58,7 @@ def _context(told: PageContent) -> dict[str, Any]:
         "tiles": _tiles(told) if len(told.groups) == 1 else [],
         "rows": [_figures(row) for row in told.comparison.rows],
         "alone_command": None
-        if all(group.alone or group.first.row.method == ALONE for group in told.groups)
+        if _are_deployed(told) or all(group.alone or group.first.row.method == ALONE for group in told.groups)
         else first,
         "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
         "clients": pictures.clients(told.groups),
@@ -62,8 +71,14 @@ def _context(told: PageContent) -> dict[str, Any]:
         "notes": sentences_of(told.comparison.rows, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
         "store": str(told.store),
-        "deployed": any(run.summary.deployed for group in told.groups for run in group.runs),
+        "deployed": _are_deployed(told),
+        "source": accuracy_source(first.summary),
     }
+
+
+def _are_deployed(told: PageContent) -> bool:
+    """Whether a run of the page was on clients' own machines."""
+    return any(run.summary.deployed for group in told.groups for run in group.runs)
 
 
 def _tiles(told: PageContent) -> list[tuple[str, str]]:
@@ -106,6 +121,8 @@ def _each(told: PageContent) -> dict[str, Any] | None:
         return None
     names, known = run.names(), [place for place, name in enumerate(METRICS) if name in TOLD]
     known = [place for place in known if not np.isnan(run.metrics[:, place]).all()]
+    if not known:
+        return None
     gains = dict(sentences.differences(group))
     rows = []
     for client, figures in enumerate(run.metrics):
@@ -169,7 +186,7 @@ def _ledger(run: RunContent) -> dict[str, Any]:
         "count": len(run.ledger),
         "left_out": len(run.ledger) - len(shown),
         "head": head_of(run.ledger).hex() if run.ledger else "",
-        "bounded": any(not row.pool for row in shown),
+        "bounded": any(not row.pool and not is_paid_elsewhere(row) for row in shown),
         "rows": [_entry(row) for row in shown],
     }
 
@@ -177,13 +194,14 @@ def _ledger(run: RunContent) -> dict[str, Any]:
 def _entry(row: Row) -> dict[str, str | int]:
     """Template values of one ledger row."""
     noise = np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS)).T
+    bounded = not row.pool and not is_paid_elsewhere(row)
     return {
         "round": row.round + 1,
         "step": row.step,
         "release": row.release,
         "clients": len(row.clients()),
-        "bound": _range(np.frombuffer(row.sensitivity, dtype="<f8")) if not row.pool else "",
-        **{view: "" if row.pool or row.reason else _range(met) for view, met in zip(VIEWS, noise, strict=True)},
+        "bound": _range(np.frombuffer(row.sensitivity, dtype="<f8")) if bounded else "",
+        **{view: _range(met) if bounded and not row.reason else "" for view, met in zip(VIEWS, noise, strict=True)},
         "how": _how(row),
     }
 
@@ -202,7 +220,7 @@ def _how(row: Row) -> str:
         each = ", ".join(f"{_range(one)} for the {view}" for view, one in zip(VIEWS, met, strict=True))
         noise = _range(multiplier) if row.equal_for_all else each
         return f"{row.pool} records, sampling rate {_range(rate)}, noise multiplier {noise}, {_range(times)} times"
-    return ""
+    return "paid for by another row" if is_paid_elsewhere(row) else ""
 
 
 def _range(values: np.ndarray) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.experiment.config import AT_SITES, Experiment
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import AT_SITES
 from sordino.experiment.result import against
 from sordino.methods import find
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.report.html.gather import Group, PageContent, RunContent
-from sordino.report.terminal.results import OBSERVERS
+from sordino.report.terminal.results import OBSERVERS, observers_of
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
     epsilon_words,
     neighbour_words,
+    observer_of_figures,
     percent,
     protects_nothing,
     replacement_words,
@@ -77,7 +79,7 @@ def observers(run: RunContent) -> list[dict[str, str]]:
     return [
         {
             "view": view,
-            "sees": OBSERVERS[view],
+            "sees": observers_of(run.summary)[view],
             "epsilon": epsilon_words(run.summary.epsilon[view]),
             "attack": attack_words(run.summary.attack_accuracy[view]),
         }
@@ -96,8 +98,12 @@ def protection(run: RunContent) -> str:
     if level is None:
         return " ".join([f"One whole client is protected, at delta = {delta}.", *neighbour_words(Unit.CLIENT)])
     replaced = replacement_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
+    observer = observer_of_figures(run.summary.epsilon, run.summary.protect_from)
+    whose = "" if observer is None else f" for the {observer}"
     protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
-    return " ".join([f"{protecting} {replaced}.", *neighbour_words(Unit.RECORD, run.summary.epsilon_rows)])
+    return " ".join(
+        [f"{protecting} {replaced}{whose}.", *neighbour_words(Unit.RECORD, run.summary.epsilon_rows, observer)]
+    )
 
 
 def experiment_file(run: RunContent) -> str:
@@ -142,6 +148,8 @@ def _accuracy(group: Group) -> str:
     own = [run.summary.accuracy["personal"] for run in group.runs]
     worst = [run.summary.accuracy["personal_worst"] for run in group.runs]
     if any(value is None for value in (*own, *worst)):
+        if group.first.summary.deployed:
+            return "The sites test their models on records of their own; the accuracies stay there."
         return "Clients have no records to test their models on, so no accuracy is known."
     reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
     told = f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
@@ -167,10 +175,15 @@ def _cost(group: Group, row: ComparisonRow) -> list[str]:
         f"{delta_text(row.delta)} whether one {LEARNED[unit]}. The best attack is right in {attack} of all cases; "
         "guessing is right in 50%."
     )
-    sentence = " ".join([sentence, *unit.caveats(group.first.summary.epsilon_rows)])
+    told = group.first.summary
+    observer = observer_of_figures(told.epsilon, told.protect_from)
+    sentence = " ".join([sentence, *unit.caveats(told.epsilon_rows, observer)])
     if view == "server":
         return [sentence]
-    return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(row.epsilon['server'])}."]
+    figure = epsilon_words(row.epsilon["server"])
+    if group.first.summary.summed_securely:
+        return [sentence, f"For the server together with all other sites, epsilon is {figure}; alone it sees sums."]
+    return [sentence, f"For the server, which sees every message, epsilon is {figure}."]
 
 
 def _count(number: int, one: str) -> str:

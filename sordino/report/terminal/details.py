@@ -16,10 +16,12 @@ from sordino.auditing.findings import SAID, SURE, Finding, Report, ViewReport
 from sordino.deploy.site.rules import RULES_CHANGED
 from sordino.planning.plan import PlanForRecords, PlanOfSums
 from sordino.privacy.budget.client_level_plan import Plan
+from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit
 from sordino.report.terminal.columns import Column, Fitting
+from sordino.report.terminal.metrics import own_metrics
 from sordino.report.terminal.results import epsilon_text, views_table
-from sordino.report.wording import bound_words, neighbour_words, percent
+from sordino.report.wording import bound_words, neighbour_words, observer_of_figures, percent
 from sordino.store.ledger_rows import Account
 from sordino.util.formatting import delta_text
 
@@ -48,7 +50,8 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
 
 
 def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]:
-    replaced = epsilon_text(plan.epsilon_replace_one)
+    replaced, observer = epsilon_text(plan.epsilon_replace_one), observer_of_figures(plan.epsilon, protect_from)
+    whose = "" if observer is None else f" for the {observer}"
     head = f"noise multiplier {plan.noise_multiplier:.4g} for each gradient, median over clients"
     if plan.sums is not None:
         head = f"noise multiplier {plan.sums.noise_multiplier:.4g} for the {protect_from}, each round"
@@ -60,9 +63,9 @@ def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
             f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; if one "
-            f"record is replaced by another: at most {replaced}"
+            f"record is replaced by another: at most {replaced}{whose}"
         ),
-        *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows)),
+        *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows, observer)),
         "",
         _clients_table(plan.clients),
     ]
@@ -221,12 +224,36 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     if status["misfits"] >= status["max_misfits"]:
         parts.append(Text(MISFITS, style="red"))
     parts += ["", _runs(status["runs"]) if status["runs"] else Text("This site has not taken part in a run yet.")]
+    measured = [run for run in status["runs"] if run["metrics"] is not None]
+    parts += [own_metrics(run["metrics"], run["positive"]) for run in measured[-1:]]
     parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
     ledger = status["ledger"]
     parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))
     parts.append(Text(f"Code: {status['package']}", style="dim"))
     parts.append(Text("Accuracies are those of this site's own test records; they stay here.", style="dim"))
     return Group(*parts)
+
+
+def check_report(found: Mapping[str, Any]) -> RenderableType:
+    """Report on an experiment that a site would take part in: its records, what leaves and the cost."""
+    records, unit = found["records"], found["unit"]
+    declared = found["records_declared"]
+    parts = [
+        f"{found['site']} would take part, in at most {found['rounds']:,} rounds.",
+        f"Its records: {records['train']:,} for training, {records['test']:,} for testing"
+        + (f"; the experiment declares about {declared:,}." if declared is not None else "."),
+    ]
+    if found["sampling"] is not None:
+        parts.append(f"Each training record enters a sum over all sites with probability {found['sampling']:g}.")
+    limit = f"at most {epsilon_text(found['max_epsilon'])} for the {found['promised']} over all runs"
+    before = f"{epsilon_text(found['spent'])} is spent or reserved so far"
+    if found["epsilon"] is None:
+        parts.append(f"Each question is charged as it comes and protects one {unit}: {limit}; {before}.")
+    else:
+        each = ", ".join(f"{epsilon_text(value)} for the {view}" for view, value in found["epsilon"].items())
+        parts.append(f"The run costs one {unit} an epsilon of {each}, at delta = {delta_text(found['delta'])}.")
+        parts.append(f"The site's rules: {limit}; {before}.")
+    return Text("\n".join(parts))
 
 
 def _runs(runs: list[Mapping[str, Any]]) -> Table:
@@ -246,7 +273,7 @@ def ledger_table(account: Account) -> Table:
     for name in ("times", "rounds", "clients", "most by one client"):
         table.add_column(name, justify="right")
     table.add_column("covered by noise", overflow="fold")
-    rows = [row for row in account.ledger.rows if not row.exposed]
+    rows = [row for row in account.ledger.rows if not row.exposed and row.pool != PROMISED]
     for step, release in dict.fromkeys((row.step, row.release) for row in rows):
         mine = [row for row in rows if (row.step, row.release) == (step, release)]
         each = Counter(client for row in mine for client in row.clients().tolist())

@@ -46,6 +46,16 @@ def metrics_table(metrics: Mapping[str, Metric], positive: str | None) -> Table:
     return table
 
 
+def own_metrics(metrics: Mapping[str, float | None], positive: str | None) -> Table:
+    """Table of one client's metrics."""
+    table = Table("on this site's own test records", "", box=None, padding=(0, 2, 0, 0))
+    table.columns[1].justify = "right"
+    for name, words in {**PERCENTS, **PLAIN}.items():
+        if metrics[name] is not None:
+            table.add_row(words + (f" of {positive!r}" if name == "recall" else ""), _figure(name, metrics[name]))
+    return table
+
+
 def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:
     """Table of each client's metrics; a star marks models that predict the same class for all records."""
     told = {name: column for name, column in OF_CLIENTS.items() if name != "recall" or positive is not None}

@@ -15,11 +15,13 @@ from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.metrics import metrics_table
 from sordino.report.wording import (
     UNPROTECTED,
+    accuracy_source,
     against_words,
     attack_words,
     epsilon_words,
     method_name,
     neighbour_words,
+    observer_of_figures,
     percent,
     protects_nothing,
     replacement_words,
@@ -37,6 +39,8 @@ OBSERVERS: dict[View, str] = {
     "peer": "another client: also knows its own noise",
     "server": "sees every message",
 }
+OF_SECURE_SUM = "with all other sites; alone it sees sums"
+"""What the server of a deployment sees whose messages were added up by a secure sum."""
 
 MIXED = {
     "blend": "the blend (personal models)",
@@ -52,20 +56,26 @@ def epsilon_text(value: float | None) -> str:
     return terminal_text(epsilon_words(value))
 
 
-def views_table(epsilon: Mapping[Any, float | None], accuracy: Mapping[Any, float]) -> Table:
-    """Table of epsilon and of the best attack's accuracy for each observer."""
+def observers_of(summary: Summary) -> dict[View, str]:
+    """What each observer of a run sees."""
+    return OBSERVERS | ({"server": OF_SECURE_SUM} if summary.summed_securely else {})
+
+
+def views_table(
+    epsilon: Mapping[Any, float | None],
+    accuracy: Mapping[Any, float],
+    observers: Mapping[View, str] = OBSERVERS,
+) -> Table:
+    """Table of epsilon and of the best attack's accuracy for each observer; `observers` says what each of them sees."""
     table = Table("observer", "what it sees", "epsilon", "best attack", box=None, padding=(0, 2, 0, 0))
     table.columns[2].justify = table.columns[3].justify = "right"
-    for view, sees in OBSERVERS.items():
+    for view, sees in observers.items():
         table.add_row(view, sees, epsilon_text(epsilon[view]), attack_words(accuracy[view]))
     return table
 
 
-SIMULATED = "Accuracies are measured by the simulation on the clients' raw test records: no client would send them."
-
-
-def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> RenderableType:
-    """Report on one run; `measured` says where its accuracies come from."""
+def run_report(summary: Summary, store: str) -> RenderableType:
+    """Report on one run."""
     accuracy = summary.accuracy
     table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
     table.add_row("personal models, after training", percent(accuracy["personal"]))
@@ -86,12 +96,12 @@ def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> Rende
         table,
         "",
         *beside,
-        views_table(summary.epsilon, summary.attack_accuracy),
+        views_table(summary.epsilon, summary.attack_accuracy, observers_of(summary)),
         *(Text(sentence) for sentence in _meaning(summary)),
     ]
     parts += [Text(f"Not covered: {with_full_stop(reason)}", style="red") for reason in summary.not_covered]
     parts += [Text(f"Note: {note}", style="yellow") for note in summary.notes]
-    parts.append(Text(measured, style="dim"))
+    parts.append(Text(accuracy_source(summary), style="dim"))
     parts.append(Text(f"Models: {store}/runs/{summary.run}/models.safetensors", style="dim"))
     return Group(*parts)
 
@@ -118,18 +128,19 @@ def _meaning(summary: Summary) -> list[str]:
     level = summary.record_level
     if level is None:
         return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words(Unit.CLIENT)]
-    whose = "each client's noise holds for every observer"
-    if summary.epsilon["outsider"] != summary.epsilon["server"]:
-        whose = f"the noise of all clients adds up in a sum; planned for: {summary.protect_from}"
+    observer = observer_of_figures(summary.epsilon, summary.protect_from)
+    noise, whose = "each client's noise holds for every observer", ""
+    if observer is not None:
+        noise, whose = f"clients share the noise, which was planned for: {observer}", f" (for the {observer})"
     sentences = [
-        f"{at}; protects one record; {whose}",
-        *neighbour_words(Unit.RECORD, summary.epsilon_rows),
+        f"{at}; protects one record; {noise}",
+        *neighbour_words(Unit.RECORD, summary.epsilon_rows, observer),
     ]
     if level.epsilon_clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())
         replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
-        sentences.append(f"over clients: {spread}")
-        sentences.append(f"if one record is replaced by another: {replaced}")
+        sentences.append(f"over clients{whose}: {spread}")
+        sentences.append(f"if one record is replaced by another{whose}: {replaced}")
     return sentences
 
 
