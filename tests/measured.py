@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.planning.advise import Situation
+from sordino.planning.situation import Situation
 
 LOCAL = "local"
 QUANTILE, FIXED = (f"dp-fedavg[clipping={threshold},personal=blend]" for threshold in ("quantile", "fixed"))

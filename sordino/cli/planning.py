@@ -78,6 +78,21 @@ def advise(
             max=10**12,
         ),
     ] = None,
+    columns: Annotated[
+        int | None,
+        typer.Option(
+            help="Columns of tables with two outcomes, in place of --parameters. [default: as in the data]", min=1
+        ),
+    ] = None,
+    rare: Annotated[
+        int | None,
+        typer.Option(
+            help="Training records of all clients with the rarer of two outcomes, for tables. [default: as in the "
+            "data, else half of all]",
+            min=1,
+            max=10**12,
+        ),
+    ] = None,
     trying: Annotated[
         bool, typer.Option("--try", help="Run the most promising ones, on the data or on a public stand-in.")
     ] = False,
@@ -86,13 +101,14 @@ def advise(
     """Recommend a level, a method, the size of the shared model, and whether to federate at all."""
     from sordino.methods import names
     from sordino.planning.advise import advise as advise_on
-    from sordino.planning.advise import situation_of, spends, stand_in
+    from sordino.planning.advise import spends, stand_in
+    from sordino.planning.situation import situation_of
 
     known = keys["data"] is not None or experiment is not None
     if not known:
         _check_used(keys)
     chosen = experiment_from(experiment, keys, names())
-    situation = situation_of(chosen, records, parameters, look=known)
+    situation = situation_of(chosen, records, parameters, known, columns, rare)
     found = advise_on(situation)
     if not as_json:  # at once: whoever tries should know what, and may stop before it costs anything
         _show(found)

@@ -1,3 +1,3 @@
 """Planning: what a run would cost and what to use, before any budget is spent."""
 
-__all__ = ["advise", "plan"]
+__all__ = ["advise", "plan", "situation"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,7 +14,8 @@ from sordino.errors import UserError
 from sordino.experiment.budgeting import beyond_budgets, shared_parameters
 from sordino.experiment.config import Experiment
 from sordino.method import Method
-from sordino.planning.advise import Situation
+from sordino.planning.situation import Situation
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import (
     ROWS,
     Recipe,
@@ -24,8 +26,9 @@ from sordino.privacy.accounting.sampled_gaussian import (
 )
 from sordino.privacy.budget.client_level_plan import Plan, plan
 from sordino.privacy.budget.record_level_plan import RecordPlan
+from sordino.privacy.budget.shared_noise import Noise
 from sordino.privacy.ledger import SeenRecipe
-from sordino.privacy.release import all_releases
+from sordino.privacy.release import RecordSum, all_releases
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.store.spending import planned_recipes
@@ -34,7 +37,30 @@ from sordino.util.formatting import percent_up
 
 MOST_LISTED = 1_000_000
 """Most clients that a plan lists one by one."""
+SECONDS_OF_QUESTION = 2.0
+"""About how long a question takes on real machines with a secure sum, in seconds."""
 ASK_SIZES = "say it with --records, or name the data with --data"
+
+
+@dataclass(frozen=True)
+class PlanOfSums:
+    """Noise of sums over all clients' records, which the clients share."""
+
+    rounds: int
+    """T: number of sums of gradients, one in a round."""
+    sampling: float
+    """q: the largest probability with which a record enters such a sum."""
+    noise_multiplier: float
+    """z: noise of a sum over the threshold, as the observer meets it whom the noise is planned against."""
+    guaranteed_shares: int
+    """Number of clients' shares that no observer can subtract; one where each message carries all of the noise."""
+    noise_of_client: float
+    """Standard deviation of what one client adds to its message, in thresholds: z over the root of these shares."""
+    once: list[dict[str, Any]]
+    """Sums over all records that leave once: `release`, `share` (of mu^2), `deviation` (of the sum's noise, where one
+    record counts 1) and `epsilon` (alone)."""
+    deployment_seconds: float
+    """Duration on real machines, at about two seconds for each question."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +83,18 @@ class PlanForRecords:
     """For each client: `client` (its name), records, budget, epsilon, noise_multiplier, sampling, steps of a round,
     turns."""
     feasible_parameters: int
-    """Shared parameters that can be trained, roughly: clients x (records x mu)^2."""
+    """Shared parameters that can be trained, roughly: clients x (records x mu)^2; where clients share the noise of sums
+    over q of all N records in T rounds, (q N)^2 T / z^2."""
     delta: float
     warnings: list[str]
     advice: list[str]
+    method: str = ""
+    chosen: str = ""
+    """Sentence on the method that was chosen for the data because none was named; empty where one was."""
+    parameters: int | None = None
+    """Parameters that the network shares, where they are known."""
+    sums: PlanOfSums | None = None
+    """Noise of sums; None where each client adds noise of its own to its own gradients."""
 
 
 def plan_of(
@@ -74,6 +108,11 @@ def plan_of(
         records: training records of each client, where no data are looked at.
         look: whether to load the data and build the network, and to take sizes from them.
     """
+    chosen = ""
+    if look and experiment.unnamed:
+        from sordino.experiment.prepare import choose_method
+
+        experiment, chosen = choose_method(experiment)
     method = experiment.build_method()
     _check_plannable(experiment, method)
     clients = experiment.clients or DEFAULT_CLIENTS
@@ -92,7 +131,8 @@ def plan_of(
     layout = None if facts.network is None else facts.network.learner.layout
     parameters = parameters if layout is None else layout.size
     if facts.sizes is not None and costs.method.unit.record_level:
-        return _records_plan(experiment, costs, facts.sizes, names or usual_names(facts.clients), parameters)
+        found = _records_plan(experiment, costs, facts.sizes, names or usual_names(facts.clients), parameters)
+        return replace(found, chosen=chosen)
     return _clients_plan(experiment, costs, shared_parameters(costs.method, costs.declared, parameters, layout))
 
 
@@ -155,7 +195,9 @@ def _records_plan(
     known = noise.budgets[np.isfinite(noise.budgets)]
     middle = float(np.median(known)) if len(known) else max(each)
     records = max(1, round(float(np.median(sizes))))
-    where = Situation(clients, records, middle, parameters, experiment.protect_from, delta)
+    # The law for noise at each client is the one for noise against the server.
+    where = Situation(clients, records, middle, parameters, "server", delta)
+    feasible = where.feasible(Unit.RECORD) if noise.shared is None else math.floor(noise.feasible(sizes))
     accuracy = max(record_attack_accuracy(recipe) for recipe in distinct)
     return PlanForRecords(
         unit="record",
@@ -168,10 +210,36 @@ def _records_plan(
         epsilon_rows={str(rows): max(rows_epsilon(one, rows, delta) for one in pools) for rows in ROWS},
         noise_multiplier=costs.budget.multiplier,
         clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
-        feasible_parameters=where.feasible(Unit.RECORD),
+        feasible_parameters=feasible,
         delta=delta,
         warnings=[*costs.notes, *beyond_budgets(dict(enumerate(each)), noise.budgets, names), *_weak(accuracy)],
-        advice=_advice(where, parameters),
+        advice=_advice(feasible, parameters, noise.shared is not None),
+        method=experiment.method,
+        parameters=parameters,
+        sums=None if noise.shared is None else _sums(costs, noise.shared),
+    )
+
+
+def _sums(costs: Costs, shared: Noise) -> PlanOfSums:
+    """Describe the noise that clients share, and the sums that leave once."""
+    plan, rounds, delta = costs.allowance.of_records, costs.schedule.rounds, costs.budget.delta
+    added_up = math.sqrt(costs.schedule.cohort / shared.guaranteed)  # more than one share of each sum's noise
+    once = [
+        {"release": name, "share": release.share, "deviation": added_up * alone / math.sqrt(release.share)}
+        | {"epsilon": epsilon_of(math.sqrt(release.share) / alone, delta)}
+        for alone in plan.sum_multipliers[:1].tolist()
+        for releases in costs.declared.values()
+        for name, release in releases.items()
+        if isinstance(release, RecordSum) and release.once
+    ]
+    return PlanOfSums(
+        rounds=rounds,
+        sampling=float(plan.sampling.max()),
+        noise_multiplier=shared.multiplier,
+        guaranteed_shares=shared.guaranteed,
+        noise_of_client=shared.of_message(1.0),
+        once=once,
+        deployment_seconds=SECONDS_OF_QUESTION * (rounds + len(once)),
     )
 
 
@@ -203,9 +271,14 @@ def _weak(accuracy: float) -> list[str]:
     ]
 
 
-def _advice(where: Situation, parameters: int | None) -> list[str]:
-    """Say whether a network of this size can be trained, by the law d <= clients (records mu)^2."""
-    feasible = where.feasible(Unit.RECORD)
+def _advice(feasible: int, parameters: int | None, shared: bool) -> list[str]:
+    """Say whether a network of this size can be trained.
+
+    Args:
+        feasible: number of parameters that can be.
+        parameters: those of the network, where they are known.
+        shared: whether clients share one noise.
+    """
     if parameters is None:
         return [f"About {feasible:,} shared parameters can be trained at this budget; give --data to compare."]
     if parameters > feasible:
@@ -213,6 +286,11 @@ def _advice(where: Situation, parameters: int | None) -> list[str]:
             f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
             "the gradients would drown in noise. More records for each client, a smaller model or a larger epsilon "
             "help; `--method local` is the baseline to beat."
+        ]
+    if shared:
+        return [
+            f"The model shares {parameters:,} parameters; about {feasible:,} are feasible. `sordino advise` says what "
+            "to expect of it beside training alone (`--method local`)."
         ]
     return [
         f"The model shares {parameters:,} parameters; about {feasible:,} are feasible. Clients with so many records "

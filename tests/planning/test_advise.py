@@ -6,13 +6,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import command, refused
 from measured import FIXED, LATER, LOCAL, MEASURED, QUANTILE, RECORD
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.planning.advise import CHOICES, HELPS, Situation, advise, stand_in
+from sordino.planning.advise import CHOICES, advise, stand_in
+from sordino.planning.situation import HELPS, Situation
 from sordino.privacy.unit import Unit
 from sordino.study.sweep import contender
 
@@ -70,10 +72,72 @@ def test_every_level_is_advised_somewhere() -> None:
 
 
 def test_feasible_parameters_by_hand() -> None:
-    """mu at epsilon 8 and delta 1e-5 is 1.666: (100 mu)^2, 100 mu^2, 10 (480 mu)^2 at its own delta."""
+    """mu at epsilon 8 and delta 1e-5 is 1.666. Shared noise: (100 mu)^2, (10 480 mu)^2; all noise at each client:
+    100 mu^2, 10 (480 mu)^2."""
     assert Situation(100, 14, 8).feasible(Unit.CLIENT) == pytest.approx((100 * 1.666) ** 2, rel=1e-3)
     assert Situation(100, 14, 8, protect_from="server").feasible(Unit.CLIENT) == pytest.approx(100 * 1.666**2, rel=1e-2)
-    assert Situation(10, 480, 8, delta=1e-5).feasible(Unit.RECORD) == pytest.approx(10 * (480 * 1.666) ** 2, rel=1e-3)
+    records = Situation(10, 480, 8, delta=1e-5)
+    assert records.feasible(Unit.RECORD) == pytest.approx((10 * 480 * 1.666) ** 2, rel=1e-3)
+    assert records.noise_at_each().feasible(Unit.RECORD) == pytest.approx(10 * (480 * 1.666) ** 2, rel=1e-3)
+
+
+def test_the_guide_for_tables_by_hand() -> None:
+    """r = d s / (2 mu n) with mu = 0.2681 at epsilon 1, 11 columns, the intercept included, and 200 rare outcomes."""
+    where = Situation(4, 150, 1, 22, delta=1e-5, table=True, rare=200)
+    assert where.guide == pytest.approx(11 / (2 * 0.2681 * 200), rel=1e-3)
+    assert where.noise_at_each().guide == pytest.approx(2 * where.guide)
+    assert replace(where, rare=None).guide == pytest.approx(11 / (2 * 0.2681 * 300), rel=1e-3), "half of all records"
+
+
+def test_tables_at_a_few_sites_are_advised_to_share_noise() -> None:
+    hospitals = Situation(4, 150, 1, 22, delta=1e-5, table=True, rare=200)
+    found = advise(hospitals)
+    assert (found.level, found.method) == ("record", "dp-fedsgd")
+    assert found.settings == ["model=logistic", "rounds=60", "personal=recalibrate"]
+    told = " ".join(found.advice)
+    assert "The guide r = d s / (2 mu n) is 0.1" in told
+    assert "whose noise the clients share" in told
+    assert advise(replace(hospitals, clients=60)).method != "dp-fedsgd", "measured for at most 50 sites"
+    assert advise(replace(hospitals, records=10)).method != "dp-fedsgd", "and for at least 20 records"
+
+
+def test_tables_that_gain_nothing_are_told_so() -> None:
+    wide = Situation(4, 150, 1, 400, delta=1e-5, table=True, rare=200)
+    large = Situation(4, 5000, 1, 22, table=True, rare=8000)
+    for where, why in ((wide, "with so much noise it is"), (large, "with so many records of its own a client is")):
+        found = advise(where)
+        assert (found.level, found.method) == ("none", "local")
+        assert f"{why} expected to gain about nothing" in " ".join(found.advice)
+        assert "expected gain" in " ".join(found.advice)
+
+
+def test_columns_and_rare_outcomes_can_be_given() -> None:
+    given = ("advise", "--clients=4", "--records=150", "--epsilon=1", "--columns=10")
+    assumed = command(*given, "--json").document
+    assert assumed["method"] == "dp-fedsgd"
+    assert "half of all, which is assumed" in " ".join(assumed["advice"])
+    few = command(*given, "--rare=20", "--json").document
+    assert few["level"] == "none"
+    assert "20 training records with the rarer outcome (as given)" in " ".join(few["advice"])
+    assert "either --columns" in refused(*given, "--parameters=22")
+
+
+def test_a_table_is_counted_on_this_machine(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for site in range(4):
+        x, ill = random.normal(size=(120, 5)), random.random(120) < 0.3
+        rows = [",".join(f"{value:.3f}" for value in row) + f",{int(sick)}" for row, sick in zip(x, ill, strict=True)]
+        (tmp_path / f"site{site}.csv").write_text("\n".join(["a,b,c,d,e,ill", *rows]))
+    found = command("advise", "--data", tmp_path, "--label=ill", "--epsilon=1", "--json").document
+    assert found["method"] == "dp-fedsgd"
+    assert "d = 6 columns, the intercept included" in " ".join(found["advice"])
+    assert "counted on this machine, which epsilon does not cover" in " ".join(found["advice"])
+
+
+def test_asking_everybody_is_advised_where_whole_clients_share_noise() -> None:
+    many = Situation(300, 5, 1, 650)
+    assert "Ask everybody in every round" in " ".join(advise(many).advice)
+    assert "Ask everybody" not in " ".join(advise(replace(many, clients=30_000, protect_from="server")).advice)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 8.0])

@@ -142,7 +142,7 @@ def plan(
         feasible_parameters=feasible,
         delta=delta,
         warnings=warnings + _warnings(mu, protect_from),
-        advice=_advice(clients, feasible, parameters, protect_from),
+        advice=_advice(clients, feasible, parameters, protect_from) + _ask_all(schedule, feasible, protect_from),
     )
 
 
@@ -168,6 +168,25 @@ def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:
             "secure aggregation hides single messages, or the server is trusted."
         )
     return found
+
+
+def _ask_all(schedule: Schedule, feasible: int, protect_from: ProtectFrom) -> list[str]:
+    """Say what asking everybody would bring where clients share noise and some are left out of a round.
+
+    Each of n clients takes T p turns in T rounds, so its noise has z^2 = T p / mu^2, shared out over n p messages: all
+    messages together train n T p / (z^2 / (n p)) = p (n mu)^2 parameters.
+    """
+    clients, cohort, rounds = schedule.clients, schedule.cohort, schedule.rounds
+    if cohort >= clients or protect_from != "outsider":
+        return []
+    fewer = max(1, round(rounds * cohort / clients))
+    return [
+        f"Ask everybody: with a share p of n clients in each round p (n mu)^2 parameters can be trained, whatever the "
+        f"number of rounds. At the same epsilon participation = 1 makes that about "
+        f"{round(feasible * clients / cohort):,}, {clients / cohort:.3g} times as many, for {clients:,} messages a "
+        f"round instead of {cohort:,}; {fewer:,} round{'' if fewer == 1 else 's'} then take as many messages as "
+        f"{rounds:,} now."
+    ]
 
 
 def _advice(clients: int, feasible: int, parameters: int | None, protect_from: ProtectFrom) -> list[str]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sordino.auditing.findings import SAID, SURE, Finding, Report, ViewReport
 from sordino.deploy.site.rules import RULES_CHANGED
-from sordino.planning.plan import PlanForRecords
+from sordino.planning.plan import PlanForRecords, PlanOfSums
 from sordino.privacy.budget.client_level_plan import Plan
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit
@@ -52,8 +52,13 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
 def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]:
     replaced, observer = epsilon_text(plan.epsilon_replace_one), observer_of_figures(plan.epsilon, protect_from)
     whose = "" if observer is None else f" for the {observer}"
+    head = f"noise multiplier {plan.noise_multiplier:.4g} for each gradient, median over clients"
+    if plan.sums is not None:
+        head = f"noise multiplier {plan.sums.noise_multiplier:.4g} for the {protect_from}, each round"
     return [
-        Text(f"noise multiplier {plan.noise_multiplier:.4g} for each gradient, median over clients", style="bold"),
+        *(Text(f"{sentence}\n") for sentence in (plan.chosen,) if sentence),
+        Text(head, style="bold"),
+        *(Text(sentence) for sums in (plan.sums,) if sums for sentence in _sums_words(sums, len(plan.clients))),
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
@@ -64,6 +69,28 @@ def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]
         "",
         _clients_table(plan.clients),
     ]
+
+
+def _sums_words(sums: PlanOfSums, clients: int) -> list[str]:
+    """Sentences on the noise that clients share, and on what a run takes."""
+    which = "all records" if sums.sampling == 1 else f"each record with probability q = {sums.sampling:g}"
+    whose = "all of it, because it is planned against the server"
+    if sums.guaranteed_shares > 1:
+        whose = f"its share of {sums.guaranteed_shares} that are guaranteed"
+    words = [
+        f"T = {sums.rounds} rounds of one sum each, over {which}.",
+        f"Each of {clients} clients adds noise of standard deviation {sums.noise_of_client:.4g} C to its message "
+        f"({whose}); C is the threshold of a record's gradient.",
+    ]
+    words += [
+        f"{percent(one['share'])} of the budget (of mu^2) pays for the sum {one['release']!r}, which leaves once: each "
+        f"count in it is off by {one['deviation']:.3g} records (standard deviation), at an epsilon of "
+        f"{epsilon_text(one['epsilon'])} alone."
+        for one in sums.once
+    ]
+    seconds = sums.deployment_seconds
+    long = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+    return [*words, f"On real machines it takes about {long}, at two seconds a round."]
 
 
 def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:

@@ -1,0 +1,206 @@
+"""The situation that advice is for, as far as it is known, and the ratios that follow from it.
+
+One ratio for each level is signal over noise of everything shared during a run, squared, per parameter. It does not
+depend on the number of rounds:
+
+- whole clients protected: n clients pull together, and the noise in their sum has deviation 1/mu: (n mu)^2 / d, or,
+  where every message carries all of its noise against the server, n mu^2 / d;
+- records protected: all N = n r records of n clients pull together, and the noise in their sum has deviation 1/mu:
+  (N mu)^2 / d, or, where each client adds all of the noise to the sum over its own records, n (r mu)^2 / d.
+
+mu is the Gaussian budget of epsilon at delta, d the number of shared parameters. For tables with two outcomes and a
+linear model there is a finer guide (`Situation.guide`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from sordino.data import FederatedData
+from sordino.data.federate import DEFAULT_CLIENTS
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import FEW_SITES, LEAST_RECORDS
+from sordino.privacy.accounting.gaussian import mu_of
+from sordino.privacy.budget.client_level_plan import default_delta
+from sordino.privacy.budget.shared_noise import ProtectFrom
+from sordino.privacy.unit import Unit
+
+HELPS: dict[Unit, float] = {Unit.CLIENT: 0.1, Unit.RECORD: 100.0}
+"""Ratios from which a federated model improves a client's own model when the two are mixed; for records that are no
+tables, the ratio with noise at each client. Clients with enough records to bear record-level noise do well alone, so
+that the ratio for records must be far higher."""
+GUIDE_FINE, GUIDE_COSTLY = 0.3, 0.6
+"""Guides for tables: up to the first the model of all clients was within 1.7 points of AUC of one of all records
+without privacy, from the second on it was 0.7 to 15 points below."""
+LARGE_SITE, LARGE_FOR_COLUMNS = 2000, 50
+"""Numbers of records, in all and for each column, from which on a client's own model gained next to nothing from
+others': 0.2 to 0.6 points of AUC."""
+LEAST_CLIENTS: dict[Unit, int] = {Unit.CLIENT: 15, Unit.RECORD: 2}
+"""Fewest clients with which federating can help. Where whole clients are protected, the sum of fewer updates is too
+noisy to learn from, however small the network; where records are, two clients are enough."""
+SMALL = 1000
+"""Number of parameters of a small network, assumed where none is named."""
+LEAST_IMAGE = 16
+"""Least side of images for which features are advised: smaller ones have few scales."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Facts that the advice depends on."""
+
+    clients: int
+    records: int
+    """Median number of training records of a client."""
+    epsilon: float
+    parameters: int | None = None
+    """Number of parameters of the shared network; None where none is named."""
+    protect_from: ProtectFrom = "outsider"
+    delta: float | None = None
+    most: int | None = None
+    """Largest number of training records of a client; None where only the median is known."""
+    allow_vacuous_delta: bool = False
+    image: tuple[int, ...] | None = None
+    """Shape (channels, height, width) of one record, where records are known to be images."""
+    features: bool = False
+    """Whether the network is trained on features already."""
+    table: bool = False
+    """Whether records are rows of numbers with two outcomes, and the network is linear."""
+    rare: int | None = None
+    """Training records of all clients with the rarer outcome; None where it is not known: half of all are assumed."""
+    counted: bool = False
+    """Whether `rare` was counted in the records."""
+
+    @property
+    def size(self) -> int:
+        """Number of shared parameters: those of the network, or of a small one."""
+        return self.parameters or SMALL
+
+    def units(self, unit: Unit) -> int:
+        """Number of units among which delta hides one."""
+        return unit.crowd_size(self.clients, self.most or self.records)
+
+    def mu(self, level: Unit) -> float:
+        """Return the Gaussian budget mu of the level's unit."""
+        return mu_of(self.epsilon, self.delta or default_delta(self.units(level)))
+
+    def feasible(self, level: Unit) -> int:
+        """Return the number of shared parameters at which the ratio is one."""
+        together = self.clients if self.protect_from == "outsider" else 1
+        units = self.records if level.record_level else 1
+        return math.floor(self.clients * together * (units * self.mu(level)) ** 2)
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a table, the intercept included: the parameters of a linear model for each of its two
+        outcomes."""
+        return max(1, self.size // 2)
+
+    @property
+    def rarer(self) -> int:
+        """Number of training records of all clients with the rarer outcome, as known or assumed."""
+        return max(1, self.clients * self.records // 2) if self.rare is None else self.rare
+
+    @property
+    def guide(self) -> float:
+        """r = d s / (2 mu n) for a linear model of two outcomes: noise over signal, where n of all records have the
+        rarer outcome. s is one where clients share the noise, and the root of their number where each adds all."""
+        alone = math.sqrt(self.clients) if self.protect_from == "server" else 1.0
+        return self.columns * alone / (2 * self.mu(Unit.RECORD) * self.rarer)
+
+    @property
+    def few_sites(self) -> bool:
+        """Whether records are tables at a few sites, for which a run protects records by default."""
+        return self.table and 2 <= self.clients <= FEW_SITES and self.records >= LEAST_RECORDS
+
+    @property
+    def large_sites(self) -> bool:
+        """Whether clients have so many records for a table's columns that others' hardly help."""
+        return self.records >= max(LARGE_SITE, LARGE_FOR_COLUMNS * self.columns)
+
+    @property
+    def table_pays(self) -> bool:
+        """Whether tables at a few sites are expected to gain from each other under a promise to each record."""
+        return self.few_sites and self.guide <= GUIDE_COSTLY and not self.large_sites
+
+    def ratio(self, level: Unit) -> float:
+        """Return signal over noise, squared, per parameter."""
+        return self.feasible(level) / self.size
+
+    def helps(self, level: Unit) -> bool:
+        """Whether a model that is federated at this level improves a client's own."""
+        held = self.noise_at_each() if level.record_level else self
+        return self.clients >= LEAST_CLIENTS[level] and held.ratio(level) >= HELPS[level]
+
+    def noise_at_each(self) -> Situation:
+        """Return the situation in which each client adds all of the noise to what it sends."""
+        return replace(self, protect_from="server")
+
+
+def situation_of(
+    experiment: Experiment,
+    records: int | None,
+    parameters: int | None,
+    look: bool,
+    columns: int | None = None,
+    rare: int | None = None,
+) -> Situation:
+    """Return the situation of an experiment.
+
+    Args:
+        experiment: The experiment.
+        records: Median number of training records of a client, if the user gives it.
+        parameters: Number of shared parameters, if the user gives it.
+        look: Whether data are loaded and the network is built, to count records and parameters.
+        columns: Number of columns of tables with two outcomes, if the user gives it.
+        rare: Number of training records of all clients with the rarer outcome, if the user gives it.
+    """
+    if experiment.privacy == "none":
+        raise UserError('Advice is for a budget, and with privacy = "none" there is none: leave it out.')
+    if columns is not None and parameters is not None:
+        raise UserError("Give either --columns, of tables with two outcomes, or --parameters: each decides the other.")
+    clients, table = experiment.clients or DEFAULT_CLIENTS, columns is not None
+    parameters = parameters if columns is None else 2 * (columns + 1)
+    most, image, counted = None, None, False
+    if look:
+        from sordino.experiment.prepare import choose_contenders, read_facts
+
+        data, facts = read_facts(choose_contenders(experiment)[1])
+        assert facts.network is not None
+        clients, sizes, layout = facts.clients, data.train.sizes, facts.network.learner.layout
+        records, most = records or round(float(np.median(sizes))), int(sizes.max())
+        image = data.shape if len(data.shape) == 3 and min(data.shape[1:]) >= LEAST_IMAGE else None
+        if parameters is None:
+            parameters, table = layout.size, _is_table(experiment, data, len(layout.layers))
+            if table and rare is None:
+                rare, counted = max(1, int(torch.bincount(data.train.y, minlength=2).min())), True
+    if records is None:
+        raise UserError("Say how many records a client has with --records, or name the data with --data.")
+    other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
+    other += ["noise_multiplier"] if experiment.noise_multiplier is not None else []
+    if other and experiment.epsilon is None:
+        raise UserError(f"Advice needs one epsilon, but {other[0]} is given instead: name one with --epsilon.")
+    return Situation(
+        clients,
+        records,
+        experiment.asked_epsilon,
+        parameters,
+        experiment.protect_from,
+        experiment.delta,
+        most,
+        experiment.allow_vacuous_delta,
+        image,
+        experiment.features is not None,
+        table or rare is not None,
+        rare,
+        counted,
+    )
+
+
+def _is_table(experiment: Experiment, data: FederatedData, layers: int) -> bool:
+    """Whether records are rows of numbers with two outcomes, of which a linear model is trained."""
+    return experiment.features is None and len(data.shape) == 1 and layers == 1 and len(data.task.groups) == 2
