@@ -646,7 +646,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "deploy/terms.py",
-        "tests/deploy/test_terms.py tests/deploy/test_agreement.py tests/deploy/test_failures.py "
+        "tests/test_derive.py tests/deploy/test_terms.py tests/deploy/test_agreement.py tests/deploy/test_failures.py "
         "tests/experiment/test_identity.py",
         [
             ("U_min instead of h", "shares = secure_sum.honest_shares(*cohort)", "shares = minimum"),
@@ -3535,6 +3535,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "privacy/budget/allowance.py",
+        "tests/privacy/test_sums.py",
+        [
+            ("sums: plans of the server", '"server" if self.shared is None else self.shared.protect_from', '"server"'),
+            (
+                "sums: noise of each client counts as shared",
+                "if self.records is None or self.records.shared is None else",
+                "if self.records is None else",
+            ),
+        ],
+    ),
+    (
         "privacy/budget/record_level_plan.py",
         "tests/privacy/test_sums.py",
         [
@@ -3576,7 +3588,6 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "1 if self.shared is None else self.shared.guaranteed",
                 "1",
             ),
-            ("sums: plans of the server", '"server" if self.shared is None else self.shared.protect_from', '"server"'),
             (
                 "sums: expected records without coins",
                 "(self.sampling[who] * self.trained[who]).sum()",

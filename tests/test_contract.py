@@ -68,7 +68,7 @@ def by_hand(plan: RecordPlan, client: int, method: Method, z: float, delta: floa
     noise is shared out over messages: one sum in every round, and what is summed once."""
     rate, needs = float(plan.sampling[client]), method.record_needs()
     if needs.sums:
-        met = z * math.sqrt(SHARES[view] / SHARES[plan.observer])
+        met = z * math.sqrt(SHARES[view] / SHARES[Allowance(records=plan).observer])
         return record_epsilon(((rate, met, ROUNDS), (1.0, met / math.sqrt(needs.sum_share), 1)), delta)
     steps = ROUNDS * math.ceil(1 / rate)
     once = ((1.0, z, 1),) if needs.matrix_share else ()
@@ -94,7 +94,7 @@ def test_epsilon_is_the_one_worked_out_by_hand(name: str, variant: str, protect_
         for view in VIEWS:
             expected = max(by_hand(plan, client, method, z, delta, view) for client in range(CLIENTS))
             assert summary["epsilon"][view] == pytest.approx(expected, rel=1e-9)
-        assert summary["epsilon_replace_one"] > summary["epsilon"][plan.observer]
+        assert summary["epsilon_replace_one"] > summary["epsilon"][prepared.allowance.observer]
     else:
         server = ROUNDS / z**2 if protect_from == "server" else ROUNDS * CLIENTS / z**2
         server *= TOGETHER.get((name, variant), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -124,6 +125,14 @@ def test_stored_simulations_keep_their_identity(name: str, decided: list[str], c
     keys = {key: value for key, value in (SIMULATED | changes).items() if value is not None}
     assert prepare(Experiment.make(keys)).identity == identity
     assert decided == [identity]  # worked out once
+
+
+def test_other_public_records_at_the_server_are_another_run() -> None:
+    experiment = Experiment.make(SIMULATED | {"method": "acdp-pfsd"})
+    decided = [
+        Facts(clients=8, sizes=None, public=records).decisive(experiment, {}) for records in (None, "some", "others")
+    ]
+    assert all(one != other for one, other in itertools.combinations(decided, 2))
 
 
 @pytest.mark.parametrize("name", OF_DEPLOYMENTS)

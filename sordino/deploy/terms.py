@@ -46,7 +46,7 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_level_plan import check_delta
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
-from sordino.privacy.ledger import Row
+from sordino.privacy.ledger import Row, seen_by
 from sordino.privacy.release import Public, Release, Releases, all_releases, record_needs
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.spending import planned_recipes
@@ -311,9 +311,8 @@ class DeployedTerms(Terms):
             return dict.fromkeys(VIEWS, float(plan.budgets[number]))
         (recipe,) = planned_recipes(self, self.learner.layout.layers)[number]
         found: dict[View, float] = {}
-        for place, view in enumerate(VIEWS):
-            seen = tuple((rate, met[place], count) for rate, met, count in recipe)
-            spent = functools.partial(record_epsilon, seen)
+        for view in VIEWS:
+            spent = functools.partial(record_epsilon, seen_by(view, recipe))
             found[view] = integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta)
         return found
 

@@ -173,8 +173,7 @@ def prepare_simulation(deployed: Experiment, original: Experiment) -> Prepared:
     experiment = original.model_copy(update={"clients": terms.schedule.clients, "engine": "one-by-one"})
     prepared = prepare(experiment.model_copy(update={"compiled": "never"}))
     common: dict[str, Any] = {"method": terms.method, "identity": terms.identity, "budget": terms.budget}
-    plan = terms.allowance.records
-    if plan is not None and plan.shared is not None:  # sums are divided by the declared number of records
+    if terms.allowance.record_sums is not None:  # sums are divided by the declared number of records
         common["allowance"] = terms.allowance
     return dataclasses.replace(prepared, **common)
 

@@ -18,7 +18,6 @@ from sordino.planning.situation import Situation
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import (
     ROWS,
-    Recipe,
     record_attack_accuracy,
     record_epsilon,
     replaced_epsilon,
@@ -27,7 +26,7 @@ from sordino.privacy.accounting.sampled_gaussian import (
 from sordino.privacy.budget.client_level_plan import Plan, plan
 from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.budget.shared_noise import Noise
-from sordino.privacy.ledger import SeenRecipe
+from sordino.privacy.ledger import seen_by
 from sordino.privacy.release import RecordSum, all_releases
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
@@ -187,10 +186,10 @@ def _records_plan(
     """
     noise, delta, clients = costs.allowance.of_records, costs.budget.delta, costs.schedule.clients
     recipes = planned_recipes(costs)
-    by_view = {view: [[_seen_by(view, one) for one in mine] for mine in recipes] for view in VIEWS}
+    by_view = {view: [[seen_by(view, one) for one in mine] for mine in recipes] for view in VIEWS}
     worst = {view: [max(record_epsilon(one, delta) for one in mine) for mine in by_view[view]] for view in VIEWS}
-    each = worst[noise.observer]
-    pools = {tuple(mine) for mine in by_view[noise.observer]}
+    each = worst[costs.allowance.observer]
+    pools = {tuple(mine) for mine in by_view[costs.allowance.observer]}
     distinct = {recipe for mine in pools for recipe in mine}
     known = noise.budgets[np.isfinite(noise.budgets)]
     middle = float(np.median(known)) if len(known) else max(each)
@@ -241,11 +240,6 @@ def _sums(costs: Costs, shared: Noise) -> PlanOfSums:
         once=once,
         deployment_seconds=SECONDS_OF_QUESTION * (rounds + len(once)),
     )
-
-
-def _seen_by(view: View, recipe: SeenRecipe) -> Recipe:
-    """Return a recipe as an observer sees it."""
-    return tuple((rate, met[VIEWS.index(view)], count) for rate, met, count in recipe)
 
 
 def _client(noise: RecordPlan, sizes: np.ndarray, client: int, epsilon: float) -> dict[str, Any]:

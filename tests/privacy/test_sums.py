@@ -863,10 +863,10 @@ def test_shared_noise_feeds_more_parameters_by_the_number_of_shares() -> None:
     """Signal (q N)^2 T, variance z^2 of all: (0.5 x 400)^2 60 / z^2, whatever the number of clients."""
     plan = planned([1.0] * 4, rate=0.5)
     assert plan.feasible(np.full(4, 100)) == pytest.approx((0.5 * 400) ** 2 * 60 / float(plan.multipliers[0]) ** 2)
-    assert plan.observer == "outsider"
+    assert Allowance(records=plan).observer == "outsider"
     alone = dataclasses.replace(plan, shared=dataclasses.replace(plan.shared, protect_from="server"))  # type: ignore[type-var]
     assert alone.feasible(np.full(4, 100)) == pytest.approx(plan.feasible(np.full(4, 100)) / 4)
-    assert alone.observer == "server"
+    assert Allowance(records=alone).observer == "server"
 
 
 def test_a_repeated_plan_keeps_its_shared_noise() -> None:

@@ -46,7 +46,7 @@ from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import Ledger, Row, seen_by
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Charge, Public, Releases
@@ -83,7 +83,7 @@ class ReservingLedger(Ledger):
             return reserved
         done = replace(self._plan, turns=taken)
         recipes = {
-            tuple((rate, met[-1], count) for rate, met, count in one)
+            seen_by("server", one)
             for client in np.flatnonzero(taken).tolist()
             for one in recipes_of_own_noise(done, client, self._needs)
         }

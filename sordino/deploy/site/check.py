@@ -42,9 +42,8 @@ class SiteCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the check."""
-        plan = self.terms.allowance.records
-        shared = None if plan is None else plan.shared
-        cost = None if plan is None else self.terms.reserved(self.number)
+        sums = self.terms.allowance.record_sums
+        cost = None if self.terms.allowance.records is None else self.terms.reserved(self.number)
         return {
             "site": self.site,
             "allowed": self.refusal is None,
@@ -52,7 +51,7 @@ class SiteCheck:
             "records": self.records,
             "records_declared": self.terms.experiment.records_each,
             "rounds": self.terms.turns,
-            "sampling": None if plan is None or shared is None else float(plan.sampling[self.number]),
+            "sampling": None if sums is None else float(sums.sampling[self.number]),
             "unit": self.terms.method.unit,
             "epsilon": None if cost is None else {view: finite_or_none(value) for view, value in cost.items()},
             "delta": self.terms.budget.delta,

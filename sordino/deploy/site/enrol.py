@@ -49,8 +49,7 @@ def answer_enrol(context: SiteContext, message: Mapping[str, Any]) -> bytes:
         known, terms = ledger.run(run), None
         if known is None:
             terms = _derive_allowed_terms(context, ledger, carried, identity, number)
-            plan = terms.allowance.records
-            if plan is not None and plan.shared is not None:  # its cost does not depend on the site's records
+            if terms.allowance.record_sums is not None:  # its cost does not depend on the site's records
                 check_reservation(ledger.entries(), reservation_entry(run, terms, number), context.policy)
             with ledger.transaction():
                 if ledger.run(run) is None:
@@ -142,8 +141,7 @@ def check_first_questions(terms: DeployedTerms, number: int, policy: SitePolicy)
         number: Client number of this site.
         policy: The site's rules and roster.
     """
-    plan = terms.allowance.records
-    if plan is None or plan.shared is None or terms.method.needs_public():
+    if terms.allowance.record_sums is None or terms.method.needs_public():
         return
     gate = Gate(terms.allowance, Seeded(0), MECHANISMS["integers"])  # it draws nothing
     ground = Ground(terms.learner.layout, math.prod(terms.shape), terms.learner.task, None)

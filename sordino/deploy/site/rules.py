@@ -91,7 +91,7 @@ LIMITS = {
 }
 """Limits that `site.toml` must set, each with an example. They have no defaults, so that a truncated file allows
 nothing."""
-ADDED = ("max_sampling", "max_rounds", "features", "feature_files")
+NEWER_LIMITS = ("max_sampling", "max_rounds", "features", "feature_files")
 """Limits that earlier versions did not know; where they are not set, the rules have the digest that these wrote."""
 
 
@@ -167,7 +167,7 @@ class SitePolicy:
     def digest(self, secret: bytes) -> str:
         """Digest of the rules and the roster, keyed with the site's `secret` so that it reveals nothing about them."""
         members = None if self.roster is None else [[one.name, one.identity.hex()] for one in self.roster]
-        unset = {name for name in ADDED if getattr(self.rules, name) is None}
+        unset = {name for name in NEWER_LIMITS if getattr(self.rules, name) is None}
         stated = json.dumps([self.rules.model_dump(mode="json", exclude=unset), members], sort_keys=True)
         return hmac.new(secret, b"rules" + stated.encode(), hashlib.sha256).hexdigest()
 
@@ -206,8 +206,7 @@ class SitePolicy:
     def check_terms(self, terms: DeployedTerms, number: int) -> None:
         """Refuse an experiment whose terms are outside the rules; `number` is this site's client number."""
         rules, experiment = self.rules, terms.experiment
-        plan = terms.allowance.records
-        shared = None if plan is None else plan.shared
+        sums = terms.allowance.record_sums
         if terms.method.unit.record_level and not rules.unit.record_level:
             raise RefusedError(
                 "experiment", "it protects records, but `unit` says that this site as a whole is to be protected"
@@ -219,14 +218,14 @@ class SitePolicy:
             raise RefusedError(
                 "experiment", f"it asks this site in up to {terms.turns} rounds, but max_rounds is {rules.max_rounds}"
             )
-        if plan is not None and shared is not None:
-            rate = float(plan.sampling[number])
+        if sums is not None:
+            rate = float(sums.sampling[number])
             if rules.max_sampling is not None and rate > rules.max_sampling:
                 raise RefusedError(
                     "experiment",
                     f"it samples records with probability {rate:g}, but max_sampling is {rules.max_sampling:g}",
                 )
-        if plan is None or shared is not None:  # others' noise adds to this site's
+        if terms.allowance.records is None or sums is not None:  # others' noise adds to this site's
             if terms.minimum < rules.min_cohort:
                 raise RefusedError("cohort", f"minimum_cohort is {terms.minimum}, but min_cohort is {rules.min_cohort}")
             if experiment.colluders < rules.colluders and experiment.protect_from == "outsider":

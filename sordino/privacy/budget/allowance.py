@@ -50,8 +50,13 @@ class Allowance:
 
     @property
     def observer(self) -> View:
-        """Observer whom the noise is planned against."""
+        """Observer whom the noise is planned against: the server, unless noise adds up in sums that alone are seen."""
         return "server" if self.shared is None else self.shared.protect_from
+
+    @property
+    def record_sums(self) -> RecordPlan | None:
+        """Plan of what records may spend where clients share the noise of sums over them; None where they do not."""
+        return None if self.records is None or self.records.shared is None else self.records
 
     @property
     def of_records(self) -> RecordPlan:

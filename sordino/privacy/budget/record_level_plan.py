@@ -15,7 +15,6 @@ from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.rpdp_fl_calibration import fitted_rate, quick_multiplier
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.shared_noise import Noise
-from sordino.privacy.views import View
 
 Varied = Literal["noise", "sampling", "fitted"]
 """Choice of what differs between clients with different budgets. `noise`: each has noise of its own at its natural
@@ -59,11 +58,6 @@ class RecordPlan:
     shared: Noise | None = None
     """Noise on sums over the records of all clients, which is shared out over their messages; None where all of a
     client's noise is its own."""
-
-    @property
-    def observer(self) -> View:
-        """Observer whom the noise is planned against: the server, unless noise adds up in sums that alone are seen."""
-        return "server" if self.shared is None else self.shared.protect_from
 
     def charge(self, client: int) -> Sampled:
         """Sampling rate, noise multiplier and steps that one round costs a client's training records, for the observer
