@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tables import hospitals
+from tables import read_hospitals
 
 NAMES = ("cleveland", "hungarian", "switzerland", "va")
 DELTA = 1e-5
@@ -38,7 +38,7 @@ def write_records(heart: Path, folder: Path, seed: int) -> int:
     """Write the records of each hospital as `folder/NAME.npz`; returns the mean number of training records."""
     folder.mkdir(parents=True, exist_ok=True)
     random, trained = np.random.default_rng(seed), []
-    for name, (x, y) in zip(NAMES, hospitals(heart), strict=True):
+    for name, (x, y) in zip(NAMES, read_hospitals(heart), strict=True):
         test = random.permutation(len(y)) < len(y) // 3
         parts = {"x": x[~test], "x_test": x[test]}
         parts = {key: part.astype(np.float32) for key, part in parts.items()}
