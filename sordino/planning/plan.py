@@ -36,8 +36,9 @@ from sordino.util.formatting import percent_up
 
 MOST_LISTED = 1_000_000
 """Most clients that a plan lists one by one."""
-SECONDS_OF_QUESTION = 2.0
-"""About how long a question takes on real machines with a secure sum, in seconds."""
+SECONDS_OF_QUESTION = 1.0
+"""About how long a question takes on real machines with a secure sum, in seconds. Four sites on one machine took 0.43
+(experiments/hospitals_deployed.py); networks and larger models add to it."""
 ASK_SIZES = "say it with --records, or name the data with --data"
 
 
@@ -59,7 +60,7 @@ class PlanOfSums:
     """Sums over all records that leave once: `release`, `share` (of mu^2), `deviation` (of the sum's noise, where one
     record counts 1) and `epsilon` (alone)."""
     deployment_seconds: float
-    """Duration on real machines, at about two seconds for each question."""
+    """Duration on real machines, at about one second for each question."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _sums_words(sums: PlanOfSums, clients: int) -> list[str]:
     ]
     seconds = sums.deployment_seconds
     long = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
-    return [*words, f"On real machines it takes about {long}, at two seconds a round."]
+    return [*words, f"On real machines it takes about {long}, at about a second a round."]
 
 
 def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:
