@@ -14,7 +14,7 @@ sed -i -e '/^\[columns.age\]/,/^range/s/^range.*/range = [18, 100]/' \
     -e '/^\[columns.systolic\]/,/^range/s/^range.*/range = [70, 220]/' \
     -e '/^\[columns.creatinine\]/,/^range/s/^range.*/range = [0, 10]/' -e 's/^public = false/public = true/' schema.toml
 sordino data show hospitals --schema schema.toml
-sordino data normalise hospitals --schema schema.toml --epsilon 0.5
+sordino data normalise hospitals --schema schema.toml --epsilon 0.5 --protect-from server
 sordino run --data hospitals --schema schema.toml --method dp-fedavg-record --personal blend --epsilon 3.5 --rounds 10
 sordino show "$run"
 sordino show "$run" --clients

@@ -2534,6 +2534,30 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "privacy/accounting/gaussian.py",
+        "tests/experiment/test_moments.py",
+        [
+            ("moments: a share of mu", "math.sqrt(share) * mu_of", "share * mu_of"),
+            ("moments: what is left of mu", "max(0.0, whole**2 - used**2)", "max(0.0, whole - used) ** 2"),
+        ],
+    ),
+    (
+        "experiment/private_scaling.py",
+        "tests/experiment/test_moments.py",
+        [
+            ("moments: records longer than one", "math.sqrt(1.25 * numbers)", "math.sqrt(numbers)"),
+            ("moments: twice the noise", "RecordSum(1.0, 1.0,", "RecordSum(2.0, 1.0,"),
+            ("moments: less noise than all", "RecordSum(1.0, 1.0,", "RecordSum(1.0, 0.3,"),
+            ("moments: any value put in", "found.x[:, places].clamp(-1, 1)", "found.x[:, places]"),
+            ("moments: squares are not centred", "numbers.square() - 0.5", "numbers.square()"),
+            ("moments: a share costs all", '{"epsilon": part, "budget_over_runs"', '{"budget_over_runs"'),
+            ("moments: no limit over runs", '{"epsilon": part, "budget_over_runs": epsilon}', '{"epsilon": part}'),
+            ("moments: earlier runs are forgotten", "remaining(epsilon, total,", "remaining(epsilon, part,"),
+            ("moments: divided by one client's records", "of_records.trained.sum()", "of_records.trained.max()"),
+            ("moments: drowned figures are released", "if not noise < TOO_NOISY:", "if False:"),
+        ],
+    ),
+    (
         "privacy/budget/client_level_plan.py",
         "tests/privacy/test_plan.py",
         [

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,16 +14,25 @@ from sordino.cli.options import (
     TABLES,
     Categorical,
     DataDir,
+    Delta,
     Drop,
     Json,
     Keys,
+    ProtectFrom,
     StoreFolder,
     experiment_from,
     parts,
     taking,
 )
-from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES
+from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES, FOR_TABLES, in_store
 
+if TYPE_CHECKING:
+    from sordino.data.schema import Schema
+
+DEFAULT_COST = 0.5
+"""Epsilon of a normalisation where nothing else is said."""
+DEFAULT_SHARE = 0.1
+"""Share of a budget's mu^2 that a normalisation costs where nothing else is said."""
 MOST_SHARES = 12
 """Most classes whose shares are printed."""
 data_commands = typer.Typer(
@@ -169,7 +178,22 @@ def schema(
 def normalise(
     folder: Annotated[Path, typer.Argument(help="A folder with one CSV or Parquet file per client.")],
     schema: Annotated[Path, typer.Option(help="What its columns are; numbers must have ranges.")],
-    epsilon: Annotated[float, typer.Option(help="Epsilon that it may cost each record.")] = 0.5,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Epsilon that it may cost each record. [default: 0.5, where no --budget is given]"),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="In place of --epsilon: what normalisation and training may cost together. A share of it is used, "
+            "and the epsilon that is left for training printed."
+        ),
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Share of the budget (of mu^2) that normalisation costs. [default: 0.1]")
+    ] = None,
+    delta: Delta = None,
+    protect_from: ProtectFrom = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where the schema with means goes. [default: the same file]")
     ] = None,
@@ -179,34 +203,64 @@ def normalise(
 ) -> None:
     """Private normalisation: release means and deviations of numbers with noise, once, and put them into the schema.
 
-    This is a run in the store; its cost adds to that of later runs on the same people.
+    Clients share the noise, unless it is planned against the server. This is a run in the store; its cost adds to that
+    of later runs on the same people.
     """
     from sordino.data.draft import EXPLANATION, toml
     from sordino.data.schema import Schema
-    from sordino.errors import check_writable, writing
+    from sordino.errors import UserError, check_writable, writing
     from sordino.experiment.private_scaling import normalise as release
-    from sordino.privacy.unit import rows_words
-    from sordino.report.terminal.results import epsilon_text
     from sordino.util.files import write_whole
 
+    if epsilon is not None and budget is not None:
+        raise UserError("Give either --epsilon, what normalisation costs, or --budget, of which it costs a share.")
+    if share is not None and budget is None:
+        raise UserError("--share is a share of --budget: give that too.")
     path = output or schema
     given = Schema.read(schema)
     check_writable(path)  # before any budget is spent
-    found = release(folder, given, epsilon, store, seed=seed)
-    run, spent = found.summary.run, epsilon_text(found.summary.epsilon["server"])
+    keys: dict[str, Any] = {"seed": seed, "delta": delta, "protect_from": protect_from}
+    if budget is None:
+        found = release(folder, given, DEFAULT_COST if epsilon is None else epsilon, store, **keys)
+    else:
+        found = release(folder, given, budget, store, DEFAULT_SHARE if share is None else share, **keys)
     with writing(path):
         head = [f"What the columns of {folder.name} are.", "", *EXPLANATION]
         write_whole(path, toml(found.schema, head, {}))
+    cost = found.summary
     if as_json:
-        told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
-        cost = {"epsilon": found.summary.epsilon, "epsilon_rows": found.summary.epsilon_rows}
-        typer.echo(json.dumps({**told_to, "run": run, **cost}))
+        released = {"file": str(path), "columns": found.columns, "noise": found.noise, "epsilon_left": found.left}
+        told = ("run", "epsilon", "epsilon_rows", "delta", "protect_from", "neighbours", "not_covered")
+        typer.echo(json.dumps(released | {name: getattr(cost, name) for name in told}))
         return
-    typer.echo(f"{path}: means and deviations of {', '.join(found.columns) or 'no column'}")
-    if found.kept:
-        typer.echo(f"Too noisy to use: {', '.join(found.kept)}. These columns keep their ranges.")
-    typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
-    typer.echo(rows_words(found.summary.epsilon_rows))
+    from rich.console import Console
+
+    from sordino.report.terminal.results import privacy_parts
+
+    typer.echo(f"{path}: means and deviations of {', '.join(found.columns)}")
+    typer.echo(f"The noise on each mean has a standard deviation of {found.noise:.2g} half ranges.")
+    typer.echo(f"The run {cost.run} cost each record, and later runs on the same people add to it:")
+    Console(markup=False).print(*privacy_parts(cost), sep="\n", highlight=False)
+    if budget is not None and found.left == 0:
+        typer.echo(f"Of {budget:g}, nothing is left for training.")
+    elif budget is not None and found.left is not None:
+        shown = {"--epsilon": found.left, "--delta": cost.delta, "--budget-over-runs": budget}
+        options = [f"{name} {value}" for name, value in shown.items()]
+        options += [] if protect_from is None else [f"--protect-from {protect_from}"]
+        typer.echo(
+            f"Of {budget:g}, {found.left} is left for training: sordino run --data {quote(str(folder))} --schema "
+            f"{quote(str(path))}{_summing(folder, found.schema)} {' '.join(options)}{in_store(store)}"
+        )
+
+
+def _summing(folder: Path, schema: Schema) -> str:
+    """Option that names the method with shared noise, where a run on these tables would not have it anyway."""
+    from sordino.experiment.config import Experiment
+    from sordino.experiment.prepare import choose_method
+
+    chosen, _ = choose_method(Experiment.make({"data": str(folder), "table": schema}))
+    wanted = FOR_TABLES["method"]
+    return "" if chosen.method == wanted else f" --method {wanted}"
 
 
 def _level(clients: int) -> str:

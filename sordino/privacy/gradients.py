@@ -161,7 +161,8 @@ class PrivateRecords:
 
     @_remember_failure
     def projected(self, directions: Tensor) -> Sealed:
-        """The training records along public directions (features, dimensions), sealed, to be sent as a `Matrix`."""
+        """The training records along public directions (features, dimensions), sealed, to be sent as a `Matrix` or a
+        `RecordSum`."""
         return self._seal(self.__x.flatten(1) @ directions, "training", "projected records")
 
     def raw(self) -> tuple[Tensor, Tensor]:

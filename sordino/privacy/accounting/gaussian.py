@@ -50,6 +50,19 @@ def mu_of(epsilon: float, delta: float) -> float:
     return float(brentq(lambda mu: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-13, rtol=1e-13))
 
 
+def share_of(epsilon: float, delta: float, share: float) -> float:
+    """Epsilon of Gaussian releases that have `share` of a budget's mu^2, at the same delta; the mu^2 of all releases
+    add up."""
+    return epsilon_of(math.sqrt(share) * mu_of(epsilon, delta), delta)
+
+
+def remaining(budget: float, spent: float, delta: float) -> float:
+    """Epsilon of Gaussian releases that come to the `budget` together with others, which cost `spent` by themselves,
+    all at the same delta; zero where nothing is left."""
+    whole, used = mu_of(budget, delta), mu_of(spent, delta)
+    return epsilon_of(math.sqrt(max(0.0, whole**2 - used**2)), delta)
+
+
 def attack_accuracy(mu: float) -> float:
     """The balanced accuracy of the best attacker who must tell one client's (or record's) presence."""
     return float(ndtr(mu / 2))

@@ -96,14 +96,21 @@ def run_report(summary: Summary, store: str) -> RenderableType:
         table,
         "",
         *beside,
-        views_table(summary.epsilon, summary.attack_accuracy, observers_of(summary)),
-        *(Text(sentence) for sentence in _meaning(summary)),
+        *privacy_parts(summary),
     ]
-    parts += [Text(f"Not covered: {with_full_stop(reason)}", style="red") for reason in summary.not_covered]
     parts += [Text(f"Note: {note}", style="yellow") for note in summary.notes]
     parts.append(Text(accuracy_source(summary), style="dim"))
     parts.append(Text(f"Models: {store}/runs/{summary.run}/models.safetensors", style="dim"))
     return Group(*parts)
+
+
+def privacy_parts(summary: Summary) -> list[RenderableType]:
+    """Table of a run's epsilon for each observer, and sentences on what it protects and what it does not cover."""
+    return [
+        views_table(summary.epsilon, summary.attack_accuracy, observers_of(summary)),
+        *(Text(sentence) for sentence in _meaning(summary)),
+        *(Text(f"Not covered: {with_full_stop(reason)}", style="red") for reason in summary.not_covered),
+    ]
 
 
 def _mode(summary: Summary) -> str:
