@@ -40,11 +40,13 @@ from sordino.privacy.budget.record_level_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import RecordSum, sends
 
-CLIP_PER_FEATURE = 0.3
-"""Threshold of a linear model's gradients, over the root of twice its features and one for the intercept."""
+CLIP_PER_FEATURE = 0.15
+"""Threshold of a linear model's gradients, over the root of twice its features and one for the intercept. Signal
+over noise at the start, (min(c, p) + min(c, 1 - p)) / c where a share p of the records has the rarer outcome, is largest
+for c up to p."""
 CLIP_OF_OTHERS = 1.0
 """Threshold of the gradients of other networks."""
-STEP_ON_TABLES, STEP_ON_OTHERS = 0.25, 8.0
+STEP_ON_TABLES, STEP_ON_OTHERS = 1.0, 8.0
 """Largest step of the server, for linear models of two classes and for others."""
 WALK_ON_TABLES, WALK_ON_OTHERS = 0.1, 0.2
 """Largest random walk of a parameter by noise alone, likewise. On digits in 20 clients (seeds 11 and 12, epsilon 1 and
@@ -62,7 +64,7 @@ class DPFedSGD(RecordLevel):
     varied: ClassVar[Varied] = "sampling"
 
     clip: Positive | None = None  # type: ignore[assignment] # here it depends on the network
-    """The threshold C to which each record's gradient is limited. By default 0.3 sqrt(2 (features + 1)) for linear
+    """The threshold C to which each record's gradient is limited. By default 0.15 sqrt(2 (features + 1)) for linear
     models of two classes, on columns of about unit variance, and 1 for others."""
     clipping: SumClipping = SumFixed()
     """Rule for the threshold: `fixed`; `quantile` (private, Andrew et al.); `normalised` (every gradient is scaled to
@@ -71,7 +73,7 @@ class DPFedSGD(RecordLevel):
     """The probability q with which each record enters a round's sum. All of them need least noise for what they cost;
     fewer save time."""
     largest_step: Positive | None = None
-    """Largest step of the server along the mean gradient, where noise does not ask for a smaller one. By default 0.25
+    """Largest step of the server along the mean gradient, where noise does not ask for a smaller one. By default 1
     for linear models of two classes and 8 for others."""
     walk: Positive | None = None
     """Largest standard deviation by which noise alone moves a parameter over all rounds T. It limits the step to

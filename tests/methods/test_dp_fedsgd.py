@@ -308,7 +308,7 @@ def test_linear_models_of_two_classes_have_defaults_of_their_own(tmp_path: Path)
     begin with zeros, unless they are told otherwise, and others with their own weights."""
     several, two = dealt(30, 30), dealt(30, 30, classes=2)
     for data, model, clip, largest, walk in (
-        (two, "logistic", 0.3 * math.sqrt(2 * (FEATURES + 1)), 0.25, 0.1),
+        (two, "logistic", 0.15 * math.sqrt(2 * (FEATURES + 1)), 1.0, 0.1),
         (several, "logistic", 1.0, 8.0, 0.2),
         (two, "mlp", 1.0, 8.0, 0.2),
     ):
