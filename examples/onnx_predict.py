@@ -36,7 +36,8 @@ def encoded(row: dict[str, str], about: dict[str, Any], decimal: str) -> list[fl
                 raise ValueError(f"the column {feature['column']!r} must have a value")
             numbers.append(feature["missing"])
         elif "equals" in feature:
-            numbers.append(float(compared(text, feature["fold_case"]) == feature["equals"]))
+            found = float(compared(text, feature["fold_case"]) == feature["equals"])
+            numbers.append((found - feature.get("subtract", 0.0)) / feature.get("divide", 1.0))
         elif "divide" in feature:
             value = float(text.replace(decimal, "."))
             if "low" in feature:

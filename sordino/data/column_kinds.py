@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sordino.data.schema import (
+    LARGEST_NUMBER,
     MISSING_CELLS,
     Category,
     Column,
@@ -29,6 +30,12 @@ MOST_FRACTIONS = 10
 """So are more different numbers with decimals than this."""
 MOST_VALUES = 1000
 """A category with more values than this is an identifier or a text."""
+SPREAD, SPREAD_OF_FEW = 3.0, 1.5
+"""What the ends of a range become: the range of a measurement usually has six deviations, that of a few numbers, up to
+`FEW_NUMBERS` different ones, about three. Two numbers become -1 and 1."""
+FEW_NUMBERS = 10
+SMALL = 10.0
+"""Numbers up to this, up or down, are taken as they stand; where they are larger, their range is read."""
 LARGE = 100.0
 """A feature beyond this is not scaled: a network that starts with small weights learns nothing from the others."""
 
@@ -42,9 +49,12 @@ def plain_schema(
     labels: tuple[str | int, ...] | None,
     drop: Sequence[str],
     categorical: Sequence[str],
+    pixels: bool = False,
 ) -> Schema:
-    """The schema of tables that came without one: columns are numbers as they stand there, in the order of the first
-    table.
+    """The schema of tables that came without one, in the order of the first table's columns.
+
+    Columns are numbers as they stand there. Where some are large, the column's range is read from the records, and the
+    schema says so: unscaled, nothing could be learned from it.
 
     Args:
         tables: all clients' tables; they have the same columns.
@@ -52,6 +62,7 @@ def plain_schema(
         labels: labels that may occur; None to read them from the records.
         drop: columns that are left out.
         categorical: columns whose values are categories, which are read from the records.
+        pixels: whether numbers are those of images, which are left as they stand.
     """
     names = list(tables[0].columns)
     for name in (*drop, *categorical):
@@ -76,12 +87,38 @@ def plain_schema(
             values = sorted_labels([text for table in tables for text in present_values(table, name)])
             if len(values) > MOST_VALUES:
                 raise UserError(f"The column {name!r} has {len(values):,} different values: drop it (--drop {name}).")
-            columns[name] = Category(values=values or ("none",), missing="flag", public=False)
+            columns[name] = Category(values=values or ("none",), missing="flag", centred=True, public=False)
         else:
-            columns[name] = NumberColumn()
+            texts = [] if pixels else [text for table in tables for text in present_values(table, name)]
+            columns[name] = _number_column(texts)
     if not any(isinstance(column, NumberColumn | Category) for column in columns.values()):
         raise UserError("No column is left besides the label and those that are dropped: keep at least one.")
     return Schema(columns=columns)
+
+
+def _number_column(texts: Sequence[str]) -> NumberColumn:
+    """A column of numbers, with the range of its values where these are large."""
+    try:
+        numbers = [float(text) for text in texts]
+    except ValueError:
+        return NumberColumn()  # whoever encodes it says which cell is no number
+    low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+    if not (max(abs(low), abs(high)) > SMALL and 1 / LARGEST_NUMBER <= high - low < LARGEST_NUMBER):
+        return NumberColumn()
+    return NumberColumn(range=round_outwards(low, high), spread=spread_of(numbers), public=False)
+
+
+def spread_of(numbers: Sequence[float]) -> float:
+    """What the ends of the range of such numbers become, so that these vary by about one."""
+    different = len(set(numbers))
+    return 1.0 if different <= 2 else SPREAD_OF_FEW if different <= FEW_NUMBERS else SPREAD
+
+
+def round_outwards(low: float, high: float) -> tuple[float, float]:
+    """The smallest range of round numbers around `low` and `high`: it reveals less of the two extreme records."""
+    step = 10.0 ** math.floor(math.log10(high - low))
+    ends = math.floor(low / step) * step, math.ceil(high / step) * step
+    return float(f"{ends[0]:.12g}"), float(f"{ends[1]:.12g}")
 
 
 def present_values(table: Table, name: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sordino.data.column_kinds import check_class_labels, differ_in_case, looks_continuous, sorted_labels
+from sordino.data.column_kinds import (
+    check_class_labels,
+    differ_in_case,
+    looks_continuous,
+    round_outwards,
+    sorted_labels,
+    spread_of,
+)
 from sordino.data.formats import quote, read_bytes, reading
 from sordino.data.own import client_paths
 from sordino.data.schema import (
@@ -218,7 +224,9 @@ def _number(name: str, numbers: list[float], missing: float) -> _Guess:
         return _Guess(Identifier(), seen, "every record has another number: dropped as an identifier. Is it one?")
     if high - low < 1 / LARGEST_NUMBER:
         return _Guess(Identifier(), seen, "all records have the same value: dropped.")
-    column = NumberColumn(range=round_outwards(low, high), missing=_rule(missing), public=False)
+    column = NumberColumn(
+        range=round_outwards(low, high), spread=spread_of(numbers), missing=_rule(missing), public=False
+    )
     return _Guess(column, seen, "which range is public knowledge? The one here was read from the records.")
 
 
@@ -240,7 +248,9 @@ def _category(name: str, there: list[str], missing: float, wanted: bool) -> _Gue
     question = "which values may occur? Those here were read from the records."
     if fold:
         question += " Some differ only in case and are taken as one (fold_case)."
-    column = Category(values=values, missing="flag" if missing else "refuse", fold_case=fold, public=False)
+    column = Category(
+        values=values, missing="flag" if missing else "refuse", fold_case=fold, centred=True, public=False
+    )
     return _Guess(column, seen, question)
 
 
@@ -248,13 +258,6 @@ def _rule(missing: float) -> Literal["refuse", "flag", "centre"]:
     if not missing:
         return "refuse"
     return "flag" if missing >= OFTEN_MISSING else "centre"
-
-
-def round_outwards(low: float, high: float) -> tuple[float, float]:
-    """The smallest range of round numbers around `low` and `high`: it reveals less of the two extreme records."""
-    step = 10.0 ** math.floor(math.log10(high - low))
-    ends = math.floor(low / step) * step, math.ceil(high / step) * step
-    return float(f"{ends[0]:.12g}"), float(f"{ends[1]:.12g}")
 
 
 def _text(schema: Schema, guesses: dict[str, _Guess], folder: Path, files: int) -> str:
@@ -267,6 +270,8 @@ def _text(schema: Schema, guesses: dict[str, _Guess], folder: Path, files: int) 
 EXPLANATION = (
     "kind: number, category, id (dropped) or label. What says public = false was read from the records, and a run",
     "with it says that epsilon does not cover it. Put in what is public, and write public = true.",
+    "spread: the ends of a number's range become -spread and spread. With 3 most measurements vary by about 1, which",
+    "is learned best from. mean and deviation, where they are public, do it better. centred: the same for categories.",
     "missing: refuse the file (where nothing is said), drop the record, or for numbers the centre of the range, flag",
     "(the centre, and a feature of its own) or a number; for categories flag or one of the values.",
     "Comments tell what was seen in the records: take them out before you give this file to anybody.",

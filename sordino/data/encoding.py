@@ -146,7 +146,10 @@ class Encoding:
         self._check_missing(name, column.missing, absent)
         if column.missing in column.values:
             found = np.where(absent, column.values.index(column.missing), found)
-        made = (found[:, None] == np.arange(len(column.values))).astype(float)
+        centre, size = column.scale
+        made = ((found[:, None] == np.arange(len(column.values))) - centre) / size
+        if column.missing == "flag":
+            made[absent] = 0.0
         return np.column_stack([made, absent]) if column.missing == "flag" else made
 
     def _labels(self, name: str, column: Label) -> np.ndarray:

@@ -99,7 +99,9 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     refuse(str(folder), problems)
     schema = how.schema
     if schema is None and tables:
-        schema = plain_schema(tables, how.label or DEFAULT_LABEL, how.labels, how.drop, how.categorical)
+        schema = plain_schema(
+            tables, how.label or DEFAULT_LABEL, how.labels, how.drop, how.categorical, pixels=how.shape is not None
+        )
     files, counted = _encode(tables, schema, how, folder) if schema is not None else ([], [])
     together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
     check_agreement(together)

@@ -261,9 +261,9 @@ class Experiment(BaseModel):
             ranged = [] if self.table is None else self.table.scaled_by_range()
             if ranged:
                 told += (
-                    f" Scaled by their ranges alone: {list_values(ranged)}. It learns faster from columns of about "
-                    "unit variance: declare `mean` and `deviation` where these are public, or release them with noise "
-                    "(`sordino data normalise`)."
+                    f" Scaled to -1..1 by their ranges: {list_values(ranged)}. It learns faster from columns of about "
+                    "unit variance: declare `mean` and `deviation` where these are public, write `spread = 3`, or "
+                    "release mean and deviation with noise (`sordino data normalise`)."
                 )
         chosen = chosen.model_copy()
         chosen._ungiven = frozenset()

@@ -175,9 +175,9 @@ def moments_length(numbers: int) -> float:
 
 def augmented(folder: Path, schema: Schema, names: list[str], seed: int) -> FederatedData:
     """Records of the moments (u, u^2 - 1/2) of the named numbers u in -1..1, all of norm one at the most."""
+    to_one = dict.fromkeys(("spread", "mean", "deviation", "released"))
     by_range = {
-        name: column.model_copy(update={"mean": None, "deviation": None, "released": None}) if name in names else column
-        for name, column in schema.columns.items()
+        name: column.model_copy(update=to_one) if name in names else column for name, column in schema.columns.items()
     }
     found = load(str(folder), how=Reading(schema=schema.model_copy(update={"columns": by_range})))
     places = [schema.features().index(name) for name in names]

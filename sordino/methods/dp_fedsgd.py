@@ -42,8 +42,8 @@ from sordino.privacy.release import RecordSum, sends
 
 CLIP_PER_FEATURE = 0.15
 """Threshold of a linear model's gradients, over the root of twice its features and one for the intercept. Signal
-over noise at the start, (min(c, p) + min(c, 1 - p)) / c where a share p of the records has the rarer outcome, is largest
-for c up to p."""
+over noise at the start, (min(c, p) + min(c, 1 - p)) / c where a share p of the records has the rarer outcome, is
+largest for c up to p."""
 CLIP_OF_OTHERS = 1.0
 """Threshold of the gradients of other networks."""
 STEP_ON_TABLES, STEP_ON_OTHERS = 1.0, 8.0

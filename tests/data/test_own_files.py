@@ -75,9 +75,25 @@ def test_rows_become_images(tmp_path: Path) -> None:
         load(str(tmp_path), shape=(1, 3, 3))
 
 
-def test_features_are_as_given(tmp_path: Path) -> None:
-    write(tmp_path, a="label,v\n0,1000\n1,-1e-3\n")
-    assert load(str(tmp_path)).x.flatten().tolist() == pytest.approx([1000, -1e-3])
+def test_small_numbers_are_as_given(tmp_path: Path) -> None:
+    write(tmp_path, a="label,v\n0,10\n1,-1e-3\n")
+    data = load(str(tmp_path))
+    assert data.x.flatten().tolist() == pytest.approx([10, -1e-3])
+    assert not any("read from the clients' records" in sentence for sentence in data.disclosed)
+
+
+def test_large_numbers_are_scaled_by_the_range_that_was_read_which_is_told(tmp_path: Path) -> None:
+    """80 to 197 is read as 0 to 200, which becomes -3 to 3, and for up to ten numbers, as here, -1.5 to 1.5."""
+    write(tmp_path, a="label,pressure,same\n0,80,50\n1,197,50\n", b="label,pressure,same\n0,110,50\n1,170,50\n")
+    data = load(str(tmp_path))
+    assert data.x[:, 0].tolist() == pytest.approx([-0.3, 1.455, 0.15, 1.05])
+    assert data.x[:, 1].tolist() == [50.0] * 4, "a number that never differs has no range"
+    assert any("read from the clients' records: pressure." in sentence for sentence in data.disclosed)
+
+
+def test_pixels_are_not_scaled_one_by_one(tmp_path: Path) -> None:
+    write(tmp_path, a="label,p,q,r,s\n0,1,200,3,4\n1,100,2,3,4\n")
+    assert load(str(tmp_path), shape=(1, 2, 2)).x[0].tolist() == [[[1, 200], [3, 4]]]
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers import command, refused
 
 from sordino.data import federate, load
-from sordino.data.draft import draft, round_outwards
+from sordino.data.column_kinds import round_outwards
+from sordino.data.draft import draft
 from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.errors import ProblemsError, UserError
@@ -114,12 +116,59 @@ def test_shortcuts_for_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,label,sex,ward,age\nx1,0,m,3,1\nx2,1,f,12,2\n")
     (tmp_path / "b.csv").write_text("id,label,ward,sex,age\ny1,1,3,f,3\n")
     data = load(str(tmp_path), drop=("id",), categorical=("sex", "ward"))
-    assert data.x.tolist() == [[0, 1, 0, 1, 0, 0, 1], [1, 0, 0, 0, 1, 0, 2], [1, 0, 0, 1, 0, 0, 3]]
+    # Two values that are equally frequent have the mean 1/2 and the deviation 1/2.
+    assert data.x.tolist() == [[-1, 1, 0, 1, -1, 0, 1], [1, -1, 0, -1, 1, 0, 2], [1, -1, 0, 1, -1, 0, 3]]
     assert any("sex, ward" in sentence for sentence in data.disclosed), "their values were read from the records"
     with pytest.raises(UserError, match="no column 'idd'; did you mean 'id'"):
         load(str(tmp_path), drop=("idd",))
     with pytest.raises(UserError, match="No column is left"):
         load(str(tmp_path), drop=("id", "sex", "ward", "age"))
+
+
+def scaled_schema(**column: Any) -> Schema:
+    return Schema.parse({"columns": {"x": column, "ill": {"kind": "label", "values": ["no", "yes"]}}})
+
+
+def test_what_a_range_becomes() -> None:
+    """0 to 200 becomes -1 to 1, with a spread of 3 it becomes -3 to 3; a mean overrules both."""
+    number: dict[str, Any] = {"kind": "number", "range": (0, 200)}
+    scales = [({}, (100, 100)), ({"spread": 3}, (100, 200 / 6)), ({"spread": 3, "mean": 90, "deviation": 5}, (90, 5))]
+    for more, scale in scales:
+        (feature,) = scaled_schema(**number, **more).recipe()
+        assert (feature["subtract"], feature["divide"]) == pytest.approx(scale)
+    assert scaled_schema(**number).scaled_by_range() == ["x"]
+    assert scaled_schema(**number, spread=3).scaled_by_range() == []
+    with pytest.raises(UserError, match="there is no range"):
+        scaled_schema(kind="number", spread=3)
+
+
+@pytest.mark.parametrize(("numbers", "spread"), [([0, 1] * 5, 1.0), ([1, 2, 3, 4], 1.5), (range(20, 80), 3.0)])
+def test_a_draft_spreads_ranges_by_how_many_numbers_there_are(
+    numbers: list[int], spread: float, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("x,ill\n" + "".join(f"{one}.5,{one % 2}\n" for one in numbers))
+    (column,) = draft(tmp_path, "ill").schema.inputs().values()
+    assert column.spread == spread  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("values", "deviation"), [(2, 0.5), (5, 0.4), (100, 0.3)])
+def test_centred_categories_vary_by_about_one(values: int, deviation: float, tmp_path: Path) -> None:
+    names = [f"v{place}" for place in range(values)]
+    schema = scaled_schema(kind="category", values=names, centred=True, missing="v1")
+    (tmp_path / "a.csv").write_text("x,ill\n" + "".join(f"{one},no\n" for one in names) + ",yes\n")
+    x = load(str(tmp_path), how=Reading(schema=schema)).x.numpy()
+    wanted = (np.eye(values) - 1 / values) / deviation
+    assert x[:-1] == pytest.approx(wanted, abs=1e-6)
+    assert x[-1] == pytest.approx(wanted[1], abs=1e-6), "a missing value counts as the one that is put in"
+    for feature in schema.recipe():
+        assert (feature["subtract"], feature["divide"]) == pytest.approx((1 / values, deviation))
+    assert [feature["missing"] for feature in schema.recipe()] == pytest.approx(wanted[1].tolist())
+
+
+def test_a_centred_category_that_is_flagged_has_its_centre_where_a_value_is_missing(tmp_path: Path) -> None:
+    schema = scaled_schema(kind="category", values=["f", "m"], centred=True, missing="flag")
+    (tmp_path / "a.csv").write_text("x,ill\nf,no\n,yes\n")
+    assert load(str(tmp_path), how=Reading(schema=schema)).x.tolist() == [[1, -1, 0], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +189,7 @@ def test_what_is_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     (folder / "older").mkdir(parents=True)
     (folder / "notes.txt").write_text("beside")
-    (folder / "a.csv").write_text("label,pressure,x\n" + "0,120,1\n1,140,0\n" * 10)
+    (folder / "a.csv").write_text("label,pressure,x\n" + "0,120,1\n1,120,0\n" * 10)
     data = load(str(folder))
     assert any("Not read" in note and "notes.txt, older/" in note for note in data.notes)
     assert any("Not scaled: pressure" in sentence for sentence in data.disclosed)
