@@ -5,7 +5,7 @@
 # commas in one of them, and an outcome that one patient in twelve has.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-run=dp-fedavg-record-hospitals-2 # the first run of the store is the normalisation
+run=dp-fedsgd-hospitals-2 # the first run of the store is the normalisation
 
 python "$here/hospitals.py" hospitals
 sordino data schema hospitals --label outcome -o schema.toml
@@ -14,8 +14,9 @@ sed -i -e '/^\[columns.age\]/,/^range/s/^range.*/range = [18, 100]/' \
     -e '/^\[columns.systolic\]/,/^range/s/^range.*/range = [70, 220]/' \
     -e '/^\[columns.creatinine\]/,/^range/s/^range.*/range = [0, 10]/' -e 's/^public = false/public = true/' schema.toml
 sordino data show hospitals --schema schema.toml
-sordino data normalise hospitals --schema schema.toml --epsilon 0.5 --protect-from server
-sordino run --data hospitals --schema schema.toml --method dp-fedavg-record --personal blend --epsilon 3.5 --rounds 10
+sordino data normalise hospitals --schema schema.toml --budget 2
+# It says what is left: 1.885.
+sordino run --data hospitals --schema schema.toml --epsilon 1.885 --delta 1e-05 --budget-over-runs 2
 sordino show "$run"
 sordino show "$run" --clients
 sordino predict "$run" hospitals-new/north.csv --client north -o predictions.csv

@@ -192,11 +192,16 @@ def read_rows(results: Path) -> list[list[str]]:
 
 
 def read_results(results: Path) -> Results:
-    """AUC x 100 of each seed, by table, epsilon and contender; contenders without privacy stand at every epsilon."""
+    """AUC x 100 of each seed, by table, epsilon and contender. Contenders without privacy stand at every epsilon, with
+    the seeds with which `shared` was run there."""
     found: Results = defaultdict(lambda: defaultdict(dict))
     for table, seed, name, epsilon, auc in read_rows(results):
         for budget in BUDGETS if epsilon == NONE else (epsilon,):
             found[table, budget][name][int(seed)] = 100 * float(auc)
+    for each in found.values():
+        seeds = each["shared"] or each["pooled"]
+        for name in ("pooled", "ridge", "alone"):
+            each[name] = {seed: auc for seed, auc in each[name].items() if seed in seeds}
     return found
 
 
