@@ -1264,7 +1264,6 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "(rate, multiplier / contributions, 1) if",
             ),
             ("several rows: the quick bound of too few steps", "count * contributions)", "count)"),
-            ("several rows lie in the first pool", "for pool in dict.fromkeys(way))", "for pool in way[:1])"),
             ("several rows lie in the cheapest pools", "return max((person_epsilon(", "return min((person_epsilon("),
         ],
     ),

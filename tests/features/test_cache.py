@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,6 +65,23 @@ def test_runs_side_by_side_read_whole_files(tmp_path: Path) -> None:
     assert all(torch.equal(one, torch.from_numpy(WANTED)) for one in found)
     assert made.times == 1
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_second_run_waits_for_the_first(tmp_path: Path) -> None:
+    """It begins while the first one computes, which takes longer than it needs to find no file."""
+    begun, made = threading.Event(), Made()
+
+    def slowly() -> Iterator[np.ndarray]:
+        begun.set()
+        time.sleep(0.3)
+        yield from made()
+
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(kept, tmp_path, "key", (4, 3), slowly)
+        assert begun.wait(60)
+        kept(tmp_path, "key", (4, 3), made)
+        first.result(60)
+    assert made.times == 1
 
 
 def test_an_error_leaves_no_file(tmp_path: Path) -> None:

@@ -123,6 +123,11 @@ def test_kinds_of_steps_compose() -> None:
     assert least <= replaced_epsilon(recipe, DELTA) <= least * 1.002 + 6 * 5e-4
 
 
+def test_where_delta_is_too_small_for_distributions_a_replacement_still_costs_both_ways() -> None:
+    """Nearly all records are in every batch, so that it is a Gaussian of twice the sensitivity but for a trifle."""
+    assert replaced_epsilon(((0.999, 2.0, 4),), 1e-17) > 0.97 * epsilon_of(2.0, 1e-17)
+
+
 def test_one_direction_at_half_the_noise_is_no_bound_of_a_replacement() -> None:
     """At epsilon = 0 five steps' worlds are 0.680 apart; either direction of a removal at z / 2 says 0.677."""
     replaced = max(one.delta() for one in compose_pairs([(ReplacedPair(0.9, 2.0), 5)], DELTA))

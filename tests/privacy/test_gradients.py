@@ -160,6 +160,14 @@ def test_a_rate_is_not_raised_beyond_the_natural_one_and_none_is_made_up() -> No
         record_rate(0.5, 1e-5, 1.2, 60, others=((1.0, 1.0, 1),))
 
 
+def test_rates_leave_room_for_a_matrix_that_is_released_too() -> None:
+    budgets, needs = np.array([2.0, 4.0]), RecordNeeds(matrix_share=0.3, matrices=1)
+    plan = plan_records([100, 100], budgets, 1e-5, batch=25, epochs=1, turns=1, needs=needs, varied="sampling")
+    rate, multiplier, steps = plan.charge(0)
+    matrix = (1.0, float(plan.matrix_multipliers[0]), 1)
+    assert 0.97 * 2.0 < record_epsilon((matrix, (rate, multiplier, steps)), 1e-5) <= 2.0 * 1.001
+
+
 @pytest.mark.slow
 def test_a_plan_by_sampling_rates_meets_every_budget() -> None:
     """Of clients of different sizes, 150 records in the mean, 30 of which are set aside: 15 of 120 is an eighth."""

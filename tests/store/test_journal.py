@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -200,6 +200,17 @@ def test_a_changed_byte_is_told_wherever_it_is(tmp_path: Path) -> None:
             rows_after(tmp_path, 0, FIRST_LINK, begun=True)
     with pytest.raises(UserError, match=f"The journal {path} is damaged"):
         Journal(tmp_path, 0, FIRST_LINK, begun=True)
+
+
+def test_a_head_that_tells_of_another_end_is_told(tmp_path: Path) -> None:
+    """Whoever writes a sound head of their own cannot make rows before its end count as another run's."""
+    path, _ = written(tmp_path, rows(2))
+    whole = path.read_bytes()
+    head = journals._Head.decode(whole)
+    assert head is not None
+    path.write_bytes(replace(head, tail=bytes(len(head.tail))).encode() + whole[HEAD:])
+    with pytest.raises(DamagedJournalError):
+        rows_after(tmp_path, 0, FIRST_LINK, begun=True)
 
 
 def test_a_changed_byte_of_an_answer_is_told(tmp_path: Path) -> None:
