@@ -82,7 +82,7 @@ def compare(
     if latex and markdown:
         raise UserError("Give either --latex or --markdown, not both.")
     with getting_ready(as_json):
-        from sordino.experiment.prepare import choose_contenders
+        from sordino.experiment.prepare import choose_contenders, complete_contenders
         from sordino.methods import names as all_methods
         from sordino.report.figures import check_picture
         from sordino.report.logs import check_log, log_runs
@@ -99,6 +99,7 @@ def compare(
         else:
             names = split_methods(methods)
             chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
+            names = complete_contenders(chosen, names)
         picture = picture or chosen.store / "compare.png"
         drawn = check_picture(picture)
         check_writable(csv)

@@ -241,7 +241,12 @@ def normalise(
     typer.echo(f"The noise on each mean has a standard deviation of {found.noise:.2g} half ranges.")
     typer.echo(f"The run {cost.run} cost each record, and later runs on the same people add to it:")
     Console(markup=False).print(*privacy_parts(cost), sep="\n", highlight=False)
-    if budget is not None and found.left == 0:
+    if budget is not None and found.left is None:
+        typer.echo(
+            f"What is left of {budget:g} is not known, because earlier runs sampled records or promise nothing: "
+            f"`sordino run --budget-over-runs {budget:g}` refuses a run that is too costly."
+        )
+    elif budget is not None and found.left == 0:
         typer.echo(f"Of {budget:g}, nothing is left for training.")
     elif budget is not None and found.left is not None:
         shown = {"--epsilon": found.left, "--delta": cost.delta, "--budget-over-runs": budget}

@@ -80,7 +80,7 @@ def plain_schema(
             if labels is None:
                 check_class_labels(occurring, name)
             values = tuple(str(one) for one in labels) if labels is not None else sorted_labels(occurring)
-            columns[name] = Label(values=values or ("none",))
+            columns[name] = Label(values=values or ("none",), public=labels is not None)
         elif name in drop:
             columns[name] = Identifier()
         elif name in categorical:
@@ -205,6 +205,16 @@ def _own_scale(part: np.ndarray) -> bool:
         elif len(np.unique(column)) > 2:
             return False
     return found
+
+
+def note_ranges_read(schema: Schema) -> str:
+    """A sentence that the numbers of tables without a schema were looked at, whatever was found there."""
+    scaled = [name for name, one in schema.inputs().items() if isinstance(one, NumberColumn) and one.range is not None]
+    which = f"{list_values(scaled)}, and no others" if scaled else "none"
+    return (
+        f"Which columns have numbers beyond {SMALL:g}, by whose range they are scaled ({which}), was read from the "
+        "clients' records: a schema declares it (`sordino data schema`)."
+    )
 
 
 def note_unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ import torch
 
 from sordino.data.column_kinds import (
     check_class_labels,
+    note_ranges_read,
     note_scaled_apart,
     note_unscaled,
     plain_schema,
@@ -112,6 +113,8 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     if how.shape is None and x.ndim == 2:
         counted += note_scaled_apart([file.path.stem for file in together], [file.x for file in together])
     undeclared = how.labels is None and how.schema is None
+    if how.schema is None and schema is not None and how.shape is None:
+        counted.append(note_ranges_read(schema))
     tests = [file.test for file in together]
     return Dataset(
         name=folder.resolve().name,

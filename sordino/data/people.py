@@ -88,10 +88,11 @@ def known_people(paths: Sequence[Path], tables: Iterable[Table], arrays: Iterabl
 
 
 def same_people(one: str, other: str) -> bool:
-    """Whether two data sets are, in part at least, about the same people."""
-    if one == other:
+    """Whether two data sets are, in part at least, about the same people: the same files, however these are read, or
+    records that are for the most part the same."""
+    digests, sketches = zip(*(text.partition(" ")[::2] for text in (one, other)), strict=True)
+    if digests[0] == digests[1]:
         return True
-    sketches = [text.partition(" ")[2] for text in (one, other)]
     if not all(sketches):
         return False
     different = (int(sketches[0], 16) ^ int(sketches[1], 16)).bit_count()

@@ -284,6 +284,17 @@ class Experiment(BaseModel):
         summed = FOR_TABLES["method"] + (f"[{','.join(own)}]" if own else "")
         return ["local", f"dp-fedavg-record{blend}", summed], self.model_copy(update=shared)
 
+    def with_defaults(
+        self, names: Sequence[str], shape: tuple[int, ...] | None, sites: int, records: float | None
+    ) -> list[str]:
+        """Contenders, where the method that is recommended for the data, named without settings, has those that a run
+        would choose for it. Further arguments are those of `for_data`."""
+        if not self._for_tables(shape, sites, records):
+            return list(names)
+        chosen = [f"{key}={value}" for key, value in FOR_TABLES.items() if key != "method" and key in self._ungiven]
+        method = FOR_TABLES["method"]
+        return [f"{method}[{','.join(chosen)}]" if name == method and chosen else name for name in names]
+
     def _for_tables(self, shape: tuple[int, ...] | None, sites: int, records: float | None) -> bool:
         """Whether `FOR_TABLES` was measured for such data: features are rows too, and have other defaults."""
         return self.features is None and for_tables(shape, sites, records)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from sordino.data.selection import fewer, set_aside
 from sordino.data.sources import SOURCES
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import FOR_TABLES
 from sordino.experiment.identity import repeats
 from sordino.features.extractor import Extractor, check_apart
 from sordino.federation.server import Ground
@@ -110,6 +112,11 @@ def choose_method(experiment: Experiment) -> tuple[Experiment, str]:
 def choose_contenders(experiment: Experiment) -> tuple[list[str], Experiment]:
     """Choose methods to compare on an experiment's data where none are named, and the experiment that they share."""
     return experiment.contenders(*_outline(experiment))
+
+
+def complete_contenders(experiment: Experiment, names: Sequence[str]) -> list[str]:
+    """Contenders that were named, with the settings that a run on the experiment's data would choose for them."""
+    return experiment.with_defaults(names, *_outline(experiment)) if FOR_TABLES["method"] in names else list(names)
 
 
 def _outline(experiment: Experiment, dataset: Dataset | None = None) -> tuple[tuple[int, ...], int, float]:

@@ -140,8 +140,10 @@ def normalise(
     )
     left = None
     if share is not None:
-        total = over_runs(kept, prepared.data.people, summary.unit, summary.delta)["epsilon"][observer]
-        left = None if total is None else _round_down(remaining(epsilon, total, summary.delta))
+        total = over_runs(kept, prepared.data.people, summary.unit, summary.delta)
+        used = total["epsilon"][observer]
+        known = used is not None and not total["sampled"]  # only what mu^2 adds up for is known to be left
+        left = _round_down(remaining(epsilon, used, summary.delta)) if known and used is not None else None
     columns = dict(schema.columns)
     for name, mean, deviation in zip(names, means.tolist(), deviations.tolist(), strict=True):
         column = columns[name]

@@ -277,8 +277,11 @@ def _guide_reasons(situation: Situation) -> list[str]:
         return []
     shared = "s = 1, because clients share the noise"
     if situation.protect_from == "server":
+        shared = f"s = {situation.excess:.2g}, the root of the number of clients, each of which adds all noise"
+    elif situation.excess > 1:
         shared = (
-            f"s = {math.sqrt(situation.clients):.2g}, the root of the number of clients, each of which adds all noise"
+            f"s = {situation.excess:.2g}, the root of the number of clients over the {situation.together} whose noise "
+            "nobody can subtract"
         )
     origin = "half of all, which is assumed: give another number with --rare"
     if situation.rare is not None:

@@ -29,6 +29,7 @@ from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.budget.client_level_plan import default_delta
 from sordino.privacy.budget.shared_noise import ProtectFrom
 from sordino.privacy.unit import Unit
+from sordino.privacy.views import honest_shares
 
 HELPS: dict[Unit, float] = {Unit.CLIENT: 0.1, Unit.RECORD: 100.0}
 """Ratios from which a federated model improves a client's own model when the two are mixed; for records that are no
@@ -74,6 +75,8 @@ class Situation:
     """Training records of all clients with the rarer outcome; None where it is not known: half of all are assumed."""
     counted: bool = False
     """Whether `rare` was counted in the records."""
+    shares: int | None = None
+    """Clients' shares of noise that nobody can subtract from a sum; None for those of all clients."""
 
     @property
     def size(self) -> int:
@@ -90,9 +93,15 @@ class Situation:
 
     def feasible(self, level: Unit) -> int:
         """Return the number of shared parameters at which the ratio is one."""
-        together = self.clients if self.protect_from == "outsider" else 1
         units = self.records if level.record_level else 1
-        return math.floor(self.clients * together * (units * self.mu(level)) ** 2)
+        return math.floor(self.clients * self.together * (units * self.mu(level)) ** 2)
+
+    @property
+    def together(self) -> int:
+        """Number of clients that need one noise together: one where each adds all of it."""
+        if self.protect_from == "server":
+            return 1
+        return self.clients if self.shares is None else min(self.shares, self.clients)
 
     @property
     def columns(self) -> int:
@@ -108,9 +117,14 @@ class Situation:
     @property
     def guide(self) -> float:
         """r = d s / (2 mu n) for a linear model of two outcomes: noise over signal, where n of all records have the
-        rarer outcome. s is one where clients share the noise, and the root of their number where each adds all."""
-        alone = math.sqrt(self.clients) if self.protect_from == "server" else 1.0
-        return self.columns * alone / (2 * self.mu(Unit.RECORD) * self.rarer)
+        rarer outcome, and s is `excess`."""
+        return self.columns * self.excess / (2 * self.mu(Unit.RECORD) * self.rarer)
+
+    @property
+    def excess(self) -> float:
+        """Noise of a sum over what is needed: one where all clients share it, the root of their number where each adds
+        all."""
+        return math.sqrt(self.clients / self.together)
 
     @property
     def few_sites(self) -> bool:
@@ -180,6 +194,8 @@ def situation_of(
                 rare, counted = max(1, int(torch.bincount(data.train.y, minlength=2).min())), True
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
+    if rare is not None and rare > clients * records:
+        raise UserError(f"Of {clients * records:,} records of all clients, {rare:,} cannot have the rarer outcome.")
     other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
     other += ["noise_multiplier"] if experiment.noise_multiplier is not None else []
     if other and experiment.epsilon is None:
@@ -198,6 +214,7 @@ def situation_of(
         table or rare is not None,
         rare,
         counted,
+        honest_shares("outsider", min(experiment.minimum_cohort or clients, clients), experiment.colluders),
     )
 
 

@@ -120,6 +120,9 @@ class Sum(TypedDict):
     unit is a client."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
+    sampled: bool
+    """Whether records were sampled in one of them. A limit on the sum of such runs holds only if no run's settings were
+    chosen by the results of another: sums of loss distributions are no filter, those of mu^2 are."""
 
 
 class OverRuns(Sum):
@@ -127,7 +130,7 @@ class OverRuns(Sum):
 
     limit: float | None
     """The `budget_over_runs` of all these runs, where it is the same for all and covers this figure for the observer
-    `limit_for`. It was set beforehand, so it holds whatever results decided."""
+    `limit_for`. It was set beforehand; unless runs sampled records (`sampled`) it holds whatever results decided."""
     limit_for: View | None
 
 
@@ -175,6 +178,7 @@ def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
         "delta": at,
         "epsilon_within_deal": within,
         "unprotected": len(others),
+        "sampled": any(0 < step[0] < 1 for one in costly for recipe in one["recipes"] for step in recipe),
     }
 
 
@@ -413,7 +417,10 @@ def sentence(total: OverRuns, view: View) -> str | None:
         ]
     limit = total["limit"] if total["limit_for"] == view else None
     if limit is not None and epsilon is not None and epsilon <= limit * (1 + 1e-9):
-        told.append(f"The limit of {limit:g} (budget_over_runs), set beforehand, holds whatever results decided.")
+        holds = "whatever results decided"
+        if total["sampled"]:
+            holds = "if no run's settings were chosen by the results of another, because some sample records"
+        told.append(f"The limit of {limit:g} (budget_over_runs), set beforehand, holds {holds}.")
     elif epsilon is not None:
         told.append("This is the sum so far, not a guarantee: no limit (budget_over_runs) was set beforehand.")
     return " ".join(told)

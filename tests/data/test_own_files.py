@@ -79,7 +79,8 @@ def test_small_numbers_are_as_given(tmp_path: Path) -> None:
     write(tmp_path, a="label,v\n0,10\n1,-1e-3\n")
     data = load(str(tmp_path))
     assert data.x.flatten().tolist() == pytest.approx([10, -1e-3])
-    assert not any("read from the clients' records" in sentence for sentence in data.disclosed)
+    assert not any("What the schema says" in sentence and "v" in sentence.split() for sentence in data.disclosed)
+    assert any("numbers beyond 10, by whose range they are scaled (none)" in sentence for sentence in data.disclosed)
 
 
 def test_large_numbers_are_scaled_by_the_range_that_was_read_which_is_told(tmp_path: Path) -> None:
@@ -88,7 +89,8 @@ def test_large_numbers_are_scaled_by_the_range_that_was_read_which_is_told(tmp_p
     data = load(str(tmp_path))
     assert data.x[:, 0].tolist() == pytest.approx([-0.3, 1.455, 0.15, 1.05])
     assert data.x[:, 1].tolist() == [50.0] * 4, "a number that never differs has no range"
-    assert any("read from the clients' records: pressure." in sentence for sentence in data.disclosed)
+    assert any("read from the clients' records: label, pressure." in sentence for sentence in data.disclosed)
+    assert any("they are scaled (pressure, and no others)" in sentence for sentence in data.disclosed)
 
 
 def test_pixels_are_not_scaled_one_by_one(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_declared_labels_give_order_and_number_of_classes(tmp_path: Path) -> Non
     data = load(str(tmp_path), labels=("yes", "maybe", "no"))
     assert data.y.tolist() == [2, 0, 0, 2]
     assert data.task.width == 3, "a label that nobody has counts too"
-    assert data.disclosed == ()
+    assert [sentence[:34] for sentence in data.disclosed] == ["Which columns have numbers beyond "]
     undeclared = load(str(tmp_path))
     assert undeclared.task.width == 2
     assert "read from the clients' data" in undeclared.disclosed[0]

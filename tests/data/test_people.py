@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from sordino.data import load
+from sordino.data.own import Reading
 from sordino.data.people import BITS, same_people, sketch
+from sordino.data.schema import Schema
 
 Rows = list[tuple[float, ...]]
 RANDOM = np.random.default_rng(0)
@@ -63,12 +65,23 @@ def test_arrays_are_known_by_their_records(tmp_path: Path) -> None:
     assert not same_people(one, strangers)
 
 
+def test_the_same_files_read_in_another_way_are_the_same_people(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("größe,ill\n" + "".join(f"{place},{place % 2}\n" for place in range(40)))
+    found = []
+    for encoding, name in (("utf-8", "größe"), ("latin-1", "größe".encode().decode("latin-1"))):
+        columns = {name: {"kind": "number"}, "ill": {"kind": "label", "values": ["0", "1"]}}
+        schema = Schema.parse({"encoding": encoding, "columns": columns})
+        found.append(load(str(tmp_path), how=Reading(schema=schema)).people)
+    assert found[0] != found[1]
+    assert same_people(*found)
+
+
 @pytest.mark.parametrize(("common", "same"), [(1000, True), (500, True), (333, True), (100, False), (0, False)])
 def test_sketches_agree_in_as_many_bits_as_records_are_common(common: int, same: bool) -> None:
     """Of 1,000 records each: a share J of all is common, and (1 + J) / 2 of the bits agree, within six deviations."""
     one, other = ([f"{kind}{k}".encode() for k in range(1000 - common)] for kind in "ab")
     shared = [f"common {k}".encode() for k in range(common)]
-    found = [f"digest {sketch(rows + shared)}" for rows in (one, other)]
+    found = [f"digest{place} {sketch(rows + shared)}" for place, rows in enumerate((one, other))]
     share = common / (2000 - common)
     agree = 1 - (int(found[0].split()[1], 16) ^ int(found[1].split()[1], 16)).bit_count() / BITS
     assert agree == pytest.approx((1 + share) / 2, abs=6 * np.sqrt((1 - share**2) / 4 / BITS) + 1e-9)

@@ -126,6 +126,17 @@ def test_contenders_of_a_comparison_may_differ_in_what_clients_predict_with() ->
     assert experiment.for_method("dp-fedavg", {}).personal == "own"
 
 
+def test_a_comparison_has_the_defaults_of_a_run_for_the_method_of_tables() -> None:
+    named = ["local", "dp-fedsgd", "dp-fedsgd[rounds=5]"]
+    table: tuple[Any, ...] = ((4,), 4, 100.0)
+    experiment = Experiment.make({}, methods=["local", "dp-fedsgd"])
+    default = "dp-fedsgd[model=logistic,rounds=60,personal=recalibrate]"
+    assert experiment.with_defaults(named, *table) == ["local", default, "dp-fedsgd[rounds=5]"]
+    assert experiment.with_defaults(named, (1, 28, 28), 4, 100.0) == named, "these are for tables"
+    given = Experiment.make({"rounds": 7, "model": "mlp"}, methods=["local", "dp-fedsgd"])
+    assert given.with_defaults(named, *table)[1] == "dp-fedsgd[personal=recalibrate]"
+
+
 @pytest.mark.parametrize(
     ("given", "within"),
     [

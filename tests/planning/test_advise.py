@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from measured import FIXED, LATER, LOCAL, MEASURED, QUANTILE, RECORD
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.planning.advise import CHOICES, advise, stand_in
-from sordino.planning.situation import HELPS, Situation
+from sordino.planning.situation import HELPS, Situation, situation_of
 from sordino.privacy.unit import Unit
 from sordino.study.sweep import contender
 
@@ -87,6 +88,25 @@ def test_the_guide_for_tables_by_hand() -> None:
     assert where.guide == pytest.approx(11 / (2 * 0.2681 * 200), rel=1e-3)
     assert where.noise_at_each().guide == pytest.approx(2 * where.guide)
     assert replace(where, rare=None).guide == pytest.approx(11 / (2 * 0.2681 * 300), rel=1e-3), "half of all records"
+
+
+def test_colluders_and_small_cohorts_leave_less_noise_to_share(tmp_path: Path) -> None:
+    """Of ten clients nine collude: each adds all noise, as where the server is not trusted."""
+    where = Situation(10, 100, 1, 22, delta=1e-5, table=True, rare=200)
+    colluding = replace(where, shares=1)
+    assert colluding.guide == pytest.approx(where.guide * math.sqrt(10))
+    assert colluding.feasible(Unit.RECORD) == pytest.approx(where.feasible(Unit.RECORD) / 10, rel=1e-3)
+    assert "over the 1 whose noise nobody can subtract" in " ".join(advise(colluding).advice)
+    for keys, shares in (("", 10), ("colluders = 3", 7), ("minimum_cohort = 6\ncolluders = 1", 5)):
+        (tmp_path / "own.toml").write_text(f"clients = 10\n{keys}\n")
+        found = situation_of(Experiment.read(tmp_path / "own.toml"), 100, None, False, 10)
+        assert found.together == shares
+
+
+def test_more_rare_outcomes_than_records_are_refused() -> None:
+    assert "Of 400 records of all clients, 500 cannot" in refused(
+        "advise", "--clients=4", "--records=100", "--columns=5", "--rare=500"
+    )
 
 
 def test_tables_at_a_few_sites_are_advised_to_share_noise() -> None:

@@ -340,6 +340,15 @@ def test_a_limit_for_records(tmp_path: Path) -> None:
     run(store=tmp_path, seed=1, budget_over_runs=4, **RECORDS)
 
 
+@pytest.mark.parametrize(("rate", "holds"), [(1.0, "whatever results decided"), (0.5, "if no run's settings were")])
+def test_a_limit_holds_whatever_results_decided_only_where_no_run_sampled_records(rate: float, holds: str) -> None:
+    """Sums of sampled runs are no filter."""
+    one: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": [[[rate, 5.0, 1]]], "deal": "one"}
+    total: OverRuns = {**sum_up([one, one], Unit.RECORD, DELTA), "limit": 8.0, "limit_for": "server"}
+    assert total["sampled"] == (rate < 1)
+    assert f"set beforehand, holds {holds}" in str(sentence(total, "server"))
+
+
 def test_a_limit_is_for_the_observer_whom_noise_is_planned_against(tmp_path: Path) -> None:
     """For the server, who sees each of eight messages, the two would come to far more."""
     mu = run(store=tmp_path, **KEYS)["spent"]["mu"]
