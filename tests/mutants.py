@@ -1420,7 +1420,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             (
                 "stacks: records that are not finite count",
                 "known = torch.isfinite(norms[client]).all(dim=1)\n",
-                "known = (norms[client] > -1).all(dim=1)\n",
+                "known = torch.ones(len(norms[client]), dtype=torch.bool)\n",
             ),
             (
                 "stacks: what is not finite leaves",

@@ -864,6 +864,8 @@ def test_shared_noise_feeds_more_parameters_by_the_number_of_shares() -> None:
     plan = planned([1.0] * 4, rate=0.5)
     assert plan.feasible(np.full(4, 100)) == pytest.approx((0.5 * 400) ** 2 * 60 / float(plan.multipliers[0]) ** 2)
     assert Allowance(records=plan).observer == "outsider"
+    assert Allowance(records=plan).record_sums is plan
+    assert Allowance(records=dataclasses.replace(plan, shared=None)).record_sums is None
     alone = dataclasses.replace(plan, shared=dataclasses.replace(plan.shared, protect_from="server"))  # type: ignore[type-var]
     assert alone.feasible(np.full(4, 100)) == pytest.approx(plan.feasible(np.full(4, 100)) / 4)
     assert Allowance(records=alone).observer == "server"
