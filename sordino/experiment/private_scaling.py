@@ -142,8 +142,8 @@ def normalise(
     if share is not None:
         total = over_runs(kept, prepared.data.people, summary.unit, summary.delta)
         used = total["epsilon"][observer]
-        known = used is not None and not total["sampled"]  # only what mu^2 adds up for is known to be left
-        left = _round_down(remaining(epsilon, used, summary.delta)) if known and used is not None else None
+        if used is not None and not total["sampled"]:  # what sampled runs leave does not follow from mu^2
+            left = _round_down(remaining(epsilon, used, summary.delta))
     columns = dict(schema.columns)
     for name, mean, deviation in zip(names, means.tolist(), deviations.tolist(), strict=True):
         column = columns[name]

@@ -276,6 +276,14 @@ def test_the_command_says_how_to_spend_the_rest_of_a_budget(folder: Path, tmp_pa
     assert 2.98 < later["over_runs"]["epsilon"]["outsider"] <= 3 * (1 + 1e-6)
 
 
+def test_what_runs_that_sampled_records_leave_is_not_guessed(folder: Path, tmp_path: Path) -> None:
+    store, schema = tmp_path / "store", tmp_path / "schema.toml"
+    keys = ("--method=dp-fedsgd", "--set=sampling=0.1", "--rounds=1", "--epsilon=1", "--workers=1", "--store", store)
+    command("run", "--data", folder, "--schema", schema, *keys, "--budget-over-runs=4", "--json")
+    told = command("data", "normalise", folder, "--schema", schema, "--budget=4", "--store", store).out
+    assert "What is left of 4 is not known, because earlier runs sampled records" in told
+
+
 def test_nothing_is_spent_where_the_schema_cannot_be_written(folder: Path, tmp_path: Path) -> None:
     given = ("data", "normalise", folder, "--schema", tmp_path / "schema.toml", "--store", tmp_path / "store")
     assert "cannot be written" in refused(*given, "-o", "/dev/null/x.toml")

@@ -19,7 +19,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
-from sordino.planning.advise import situation_of
+from sordino.planning.situation import situation_of
 from sordino.privacy.clipping import CompiledSum
 from sordino.simulator import choice as compiling
 from sordino.simulator.step_cost import EAGER_LAYER, EAGER_OUTPUT, EAGER_PRODUCT, eager_seconds
