@@ -29,8 +29,8 @@ from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import start
 from sordino.features import extractor as extractors
 from sordino.planning.advise import advise
-from sordino.planning.situation import Situation
 from sordino.planning.plan import plan_of
+from sordino.planning.situation import Situation
 from sordino.report.statement import statement_of
 from sordino.report.statement_pages import markdown
 from sordino.store.store import Store
