@@ -164,7 +164,7 @@ def test_a_server_and_a_site_that_are_killed_go_on_to_the_same_model(tmp_path):
 def test_a_site_that_is_killed_and_stays_away_is_done_without_until_it_is_back(tmp_path):
     """Four sites of which three must answer; each question that the fourth has answered was paid for once."""
     port = free_port()
-    original = Experiment.make(KEYS | {"clients": 4, "minimum_cohort": 3, "rounds": 20})
+    original = Experiment.make(KEYS | {"clients": 4, "minimum_cohort": 3, "rounds": 40})
     _, folders, serve = prepared(tmp_path, original, port)
     with contextlib.ExitStack() as stack:
         joined = [stack.enter_context(_joined(tmp_path, folder, port)) for folder in folders]
@@ -176,10 +176,14 @@ def test_a_site_that_is_killed_and_stays_away_is_done_without_until_it_is_back(t
             before = _rounds(tmp_path / "store", run)
             until(lambda: _rounds(tmp_path / "store", run) > before + 2 or process.poll() is not None)
             assert status(folders[0])["ledger"]["rows"] == away
+            process.send_signal(signal.SIGSTOP)  # no round passes while a program is loaded
+            said = (tmp_path / "join.log").stat().st_size
             joined[0] = stack.enter_context(_joined(tmp_path, folders[0], port))
+            until(lambda: (tmp_path / "join.log").stat().st_size > said)
+            process.send_signal(signal.SIGCONT)
             out, _ = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, (tmp_path / "serve.log").read_text()
-        assert json.loads(out)["rounds_done"] == 20
+        assert json.loads(out)["rounds_done"] == 40
         for one in joined:
             one.send_signal(signal.SIGTERM)
         assert [one.wait(60) for one in joined] == [0] * 4
