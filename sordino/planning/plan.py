@@ -37,7 +37,7 @@ from sordino.util.formatting import percent_up
 MOST_LISTED = 1_000_000
 """Most clients that a plan lists one by one."""
 SECONDS_OF_QUESTION = 1.0
-"""About how long a question takes on real machines with a secure sum, in seconds. Four sites on one machine took 0.43
+"""About how long a question takes on real machines with a secure sum, in seconds. Four sites on one machine took 0.2
 (experiments/hospitals_deployed.py); networks and larger models add to it."""
 ASK_SIZES = "say it with --records, or name the data with --data"
 
