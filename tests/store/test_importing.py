@@ -10,6 +10,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from sordino.privacy.ledger import FIRST_LINK
 from sordino.privacy.release import Update, sends
 from sordino.privacy.unit import Unit
 from sordino.store import database as databases
+from sordino.store import importing
 from sordino.store import journal as journals
 from sordino.store.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _row_digest, _statements
 from sordino.store.ledger_rows import ledger_of
@@ -267,6 +269,19 @@ def test_releases_that_differ_between_copies_of_a_store_count_with_both(
     assert len(imported(here, third)["imported"]) == 2
     assert imported(there, third)["known"] == [name]
     assert total(third)["epsilon"] == pytest.approx(total(here)["epsilon"])
+
+
+@pytest.mark.parametrize(
+    ("nonce", "noise", "same"), [("", "float", True), ("a nonce", "float", False), ("", "integers", False)]
+)
+def test_a_ledger_that_begins_with_another_holds_its_releases_only_where_the_run_repeats_itself(
+    nonce: str, noise: str, same: bool
+) -> None:
+    """Own code may send other values under the same rows, and so may noise from the operating system."""
+    about: dict[str, Any] = {"configuration": {"noise": noise}, "has_result": False, "state": "stopped", "nonce": nonce}
+    longer, shorter = mock.Mock(seconds=2.0, **about), mock.Mock(seconds=1.0, **about)
+    assert importing._contains(longer, "abcd", shorter, "ab") == same
+    assert not importing._contains(shorter, "ab", longer, "abcd")
 
 
 def test_copies_of_a_run_that_repeats_itself_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
