@@ -68,7 +68,7 @@ def test_places_of_losses(rate: float, multiplier: float, contributions: int, re
         assert (np.diff(x) >= 0).all()
         assert begin <= x[0] <= x[-1] <= end
         # Logarithms of the chances and exponents that are added up, to within some fifty times their rounding.
-        added = contributions * (-math.log(rate) + (abs(begin) + end) / multiplier**2)
+        added = contributions * (-math.log(rate) - math.log1p(-rate) + (abs(begin) + end) / multiplier**2)
         assert np.abs(pair.loss(x) - losses).max() <= 1e-14 * (10 + added)
 
 
