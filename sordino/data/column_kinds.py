@@ -31,7 +31,7 @@ MOST_FRACTIONS = 10
 MOST_VALUES = 1000
 """A category with more values than this is an identifier or a text."""
 SPREAD, SPREAD_OF_FEW = 3.0, 1.5
-"""What the ends of a range become: the range of a measurement usually has six deviations, that of a few numbers, up to
+"""Numbers that the upper end of a range becomes: the range of a measurement usually has six deviations, that of a few numbers, up to
 `FEW_NUMBERS` different ones, about three. Two numbers become -1 and 1."""
 FEW_NUMBERS = 10
 SMALL = 10.0
@@ -109,7 +109,7 @@ def _number_column(texts: Sequence[str]) -> NumberColumn:
 
 
 def spread_of(numbers: Sequence[float]) -> float:
-    """What the ends of the range of such numbers become, so that these vary by about one."""
+    """Number that the upper end of a range becomes, so that the numbers in it vary by about one."""
     different = len(set(numbers))
     return 1.0 if different <= 2 else SPREAD_OF_FEW if different <= FEW_NUMBERS else SPREAD
 

@@ -194,7 +194,7 @@ def situation_of(
                 rare, counted = max(1, int(torch.bincount(data.train.y, minlength=2).min())), True
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
-    if rare is not None and rare > clients * records:
+    if not look and rare is not None and rare > clients * records:  # clients of data differ in size
         raise UserError(f"Of {clients * records:,} records of all clients, {rare:,} cannot have the rarer outcome.")
     other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
     other += ["noise_multiplier"] if experiment.noise_multiplier is not None else []

@@ -154,6 +154,15 @@ def test_a_table_is_counted_on_this_machine(tmp_path: Path) -> None:
     assert "counted on this machine, which epsilon does not cover" in " ".join(found["advice"])
 
 
+def test_sites_of_very_different_sizes_may_have_more_rare_outcomes_than_the_one_in_the_middle(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for site, size in enumerate((30, 30, 30, 600)):
+        rows = [f"{value:.3f},{place % 2}" for place, value in enumerate(random.normal(size=size))]
+        (tmp_path / f"site{site}.csv").write_text("\n".join(["a,ill", *rows]))
+    found = command("advise", "--data", tmp_path, "--label=ill", "--epsilon=1", "--json").document
+    assert found["advice"]
+
+
 def test_asking_everybody_is_advised_where_whole_clients_share_noise() -> None:
     many = Situation(300, 5, 1, 650)
     assert "Ask everybody in every round" in " ".join(advise(many).advice)
