@@ -31,9 +31,10 @@ MOST_FRACTIONS = 10
 MOST_VALUES = 1000
 """A category with more values than this is an identifier or a text."""
 SPREAD, SPREAD_OF_FEW = 3.0, 1.5
-"""Numbers that the upper end of a range becomes: the range of a measurement usually has six deviations, that of a few numbers, up to
-`FEW_NUMBERS` different ones, about three. Two numbers become -1 and 1."""
+"""Numbers that the upper end of a range becomes: the range of a measurement usually has six deviations, that of a few
+numbers about three. Two numbers become -1 and 1."""
 FEW_NUMBERS = 10
+"""Most different numbers that are a few."""
 SMALL = 10.0
 """Numbers up to this, up or down, are taken as they stand; where they are larger, their range is read."""
 LARGE = 100.0
