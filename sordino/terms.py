@@ -13,7 +13,7 @@ that a simulation, the server of a deployment, each of its sites and a plan agre
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.data import FederatedData
+from sordino.data.schema import PersonRules
 from sordino.errors import UserError
 from sordino.experiment.budgeting import (
     SEED_IS_KNOWN,
@@ -53,8 +54,10 @@ from sordino.method import ADDED_LATER, Budget, Method, check_returned
 from sordino.parts.masks import check_head
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_level_plan import check_delta, default_delta
+from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Releases, check_steps, record_needs
+from sordino.privacy.release import Releases, all_releases, check_steps, record_needs
+from sordino.privacy.unit import Unit, person_words
 from sordino.tasks import Task
 
 Extended = TypeVar("Extended", bound="Costs")
@@ -120,7 +123,7 @@ class Facts:
 
     clients: int
     sizes: np.ndarray | None
-    """Training records of each client; None where they are not known."""
+    """Training records of each client, or persons in training; None where they are not known."""
     network: BuiltNetwork | None = None
     """None where a plan names none; terms cannot be derived then, but costs can."""
     fingerprint: str = ""
@@ -133,6 +136,9 @@ class Facts:
     """Turns of each client that are paid for beyond those that the rounds need."""
     extractor: Extractor | None = None
     """Extractor of the features that the network is trained on; None where it sees the records themselves."""
+    persons: PersonRules | None = None
+    """Declaration of whom records belong to; None where there is none. `sizes` then counts persons wherever they are
+    protected."""
     ask_sizes: str = "name the data"
     """Words that say how to give `sizes`, for the error where noise depends on them."""
 
@@ -170,6 +176,23 @@ class Costs:
     declared."""
     notes: list[str]
     """Sentences that the user should know before the run."""
+
+    persons: PersonRules | None = None
+    """Declaration of whom records belong to; None where there is none."""
+
+    @property
+    def unit(self) -> Unit:
+        """What epsilons of the run protect: persons, where they are declared and the method would protect records."""
+        return Unit.PERSON if self.persons is not None and self.method.unit.record_level else self.method.unit
+
+    @property
+    def sites(self) -> int:
+        """Largest number of clients that one person is known to, where persons are protected; otherwise one."""
+        return self.persons.max_sites if self.persons is not None and self.unit is Unit.PERSON else 1
+
+    def ledger(self, rows: Iterable[Row] = ()) -> Ledger:
+        """Return a ledger of the run's unit with some rows."""
+        return Ledger(self.schedule.clients, self.unit, rows, self.sites)
 
     @property
     def turns(self) -> int:
@@ -272,6 +295,8 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     if facts.network is not None:
         states = _public_states(method, facts.network)
         check_steps(steps, method.unit, states)
+        if facts.persons is not None and method.unit.record_level:
+            _check_persons(experiment, steps)
         facts.check_releases(experiment, steps, states)
     minimum = smallest_cohort(experiment, schedule)
     calibration = facts.calibration(experiment, schedule, steps, minimum)
@@ -284,7 +309,9 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
         minimum=minimum,
         budget=budget,
         allowance=dataclasses.replace(allowance, whole=calibration.whole, known=known),
+        persons=facts.persons,
         notes=[
+            *_note_persons(facts.persons, method),
             *unusual(experiment, method, steps, schedule),
             *notes,
             *choices,
@@ -293,6 +320,25 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     )
     vars(costs)["declared"] = steps  # as cached_property would, without asking again
     return costs
+
+
+def _check_persons(experiment: Experiment, steps: Mapping[str, Releases]) -> None:
+    """Refuse what protects records only as they stand: a published mechanism, and what leaves without noise."""
+    if any(not release.private for release in all_releases(steps)):
+        raise UserError(
+            f"{experiment.method} sends figures of single records without noise in the variant {experiment.variant}, "
+            "and persons are declared: leave `person` out, or take the variant sound."
+        )
+
+
+def _note_persons(rules: PersonRules | None, method: Method) -> list[str]:
+    """Say what declared persons mean for a run."""
+    if rules is None or not method.is_private():
+        return []
+    if not method.unit.record_level:
+        return []
+    rows = f"of more than {rules.max_rows} rows that a person has at a client, {rules.max_rows} drawn at random count"
+    return [f"{person_words(rules.max_sites)} Persons are told apart by {rules.column!r}; {rows}."]
 
 
 def settle(method: Method, clients: int) -> Method:
@@ -345,12 +391,14 @@ def _spend(
             nothing = Allowance(records=record_plan_without_noise(experiment, level, needs, sizes, schedule))
         return Budget(delta, 0.0), nothing, []
     published = method.variant == "paper"
-    notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
+    unit = Unit.PERSON if level is not None and facts.persons is not None else method.unit
+    notes = check_delta(delta, units, unit, experiment.allow_vacuous_delta or published)
     notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, steps)
     if level is not None:
         sizes, budgets = _known_sizes(experiment, facts), client_budgets(experiment, level, schedule)
         needs = record_needs(steps)
-        plan = record_plan(experiment, level, needs, sizes, budgets, schedule, delta, calibration, minimum)
+        known_to = 1 if facts.persons is None else facts.persons.max_sites
+        plan = record_plan(experiment, level, needs, sizes, budgets, schedule, delta, calibration, minimum, known_to)
         return Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes
     records = 0
     if has_published_noise(method) and experiment.noise_multiplier is None:

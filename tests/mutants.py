@@ -1065,11 +1065,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("delta hides records among clients", "return records if self.record_level else clients", "return clients"),
             (
                 "rows are not told from persons",
-                "[rows_words(figures or {}, observer)] if self.record_level else []",
+                "[rows_words(figures or {}, observer)] if self is Unit.RECORD else []",
                 "[]",
             ),
             ("one observer's figures for all", 'f" for the {observer}" if observer else ""', '""'),
-            ("documents do not tell rows from persons", "if unit.record_level else found", "if False else found"),
+            ("documents do not tell rows from persons", "if unit is Unit.RECORD else found", "if False else found"),
         ],
     ),
     (
@@ -1168,29 +1168,29 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "records: validation records are trained on",
-                "self.__x, self.__y = x[~validation], y[~validation]",
-                "self.__x, self.__y = x, y",
+                "units.at(validation), units.at(~validation)",
+                "units.at(validation), units",
             ),
             (
                 "records: metrics on training records",
-                "self.__judge = (x[validation], y[validation])",
-                "self.__judge = (x[~validation], y[~validation])",
+                "units.at(validation), units.at(~validation)",
+                "units.at(~validation), units.at(~validation)",
             ),
-            ("records: raw values are handed out", "self.__bare = (x, y) if bare else None", "self.__bare = (x, y)"),
+            ("records: raw values are handed out", "self.__bare = units if bare else None", "self.__bare = units"),
             (
                 "records: training records' gradients are counted",
-                "self._part_norms(flat, *self.__judge), dim=1)",
-                "self._part_norms(flat, self.__x, self.__y), dim=1)",
+                "self._part_norms(flat, self.__judge), dim=1)",
+                "self._part_norms(flat, self.__units), dim=1)",
             ),
             (
                 "records: raw norms are handed out",
-                "return self._part_norms(flat, *self.raw(), parts",
-                "return self._part_norms(flat, self.__x, self.__y, parts",
+                "return self._part_norms(flat, self._bare, parts",
+                "return self._part_norms(flat, self.__units, parts",
             ),
             (
                 "records: lengths of training records",
-                "self._part_norms(flat, *self.__judge)",
-                "self._part_norms(flat, self.__x, self.__y)",
+                "self._part_norms(flat, self.__judge)",
+                "self._part_norms(flat, self.__units)",
             ),
             (
                 "records: lengths leave unsealed",
@@ -1204,13 +1204,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: blank records hold the raw ones",
-                "super().__init__(torch.zeros_like(x), torch.zeros_like(y),",
-                "super().__init__(x, y,",
+                "super().__init__(units.blank(),",
+                "super().__init__(units,",
             ),
             (
                 "outlet: blank records are judged",
-                "        unknown = torch.full((len(y),), math.nan, device=flat.device)",
-                "        unknown = torch.full((len(y),), 0.0, device=flat.device)",
+                "        unknown = torch.full((len(units),), math.nan, device=flat.device)",
+                "        unknown = torch.full((len(units),), 0.0, device=flat.device)",
             ),
             (
                 "outlet: failures on records are forgotten",
@@ -2172,8 +2172,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("deals: owners have no names", "dataset.people, *dataset.owner_names]", "dataset.people]"),
             (
                 "test records follow labels",
-                "test_fraction, split_rng)\n    train",
-                "test_fraction, random_stream(int(dataset.y.sum()), 1))\n    train",
+                "test_fraction, split_rng)[member]\n    train",
+                "test_fraction, random_stream(int(dataset.y.sum()), 1))[member]\n    train",
             ),
             ("equal rows at several clients are not told", ", *same_rows(x.numpy(), y.numpy(), sizes)]", "]"),
         ],

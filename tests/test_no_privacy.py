@@ -26,7 +26,7 @@ from sordino.methods import find, names
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.record_level_plan import plan_without_noise
 from sordino.privacy.gate import Gate
-from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.gradients import PrivateRecords, Units
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, without_privacy
 from sordino.privacy.sealed import Sealed
@@ -155,7 +155,7 @@ def test_gradients_without_privacy_are_those_of_the_whole_batch() -> None:
     plan = plan_without_noise([40], torch.ones(1).numpy(), batch=40, epochs=1, turns=1)
     gate = Gate(Allowance(records=plan), Seeded(0, "identity"))
     exit = gate.gradients(0, 0, torch.tensor([1e-3]))
-    data = PrivateRecords(x, y, torch.zeros(40, dtype=torch.bool), keeper, exit)
+    data = PrivateRecords(Units(x, y), torch.zeros(40, dtype=torch.bool), keeper, exit)
     plain = keeper.learner.gradient(flat, Batch(x, y, y, None))
     assert torch.allclose(data.gradient(flat), plain, atol=1e-6)
     assert plain.norm() > 0.1, "the threshold would matter"

@@ -37,7 +37,7 @@ from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.gate import Gate, SampledGradients
-from sordino.privacy.gradients import PrivateRecords, Stack
+from sordino.privacy.gradients import PrivateRecords, Stack, Units
 from sordino.privacy.release import Average, Matrix, Public, Release
 from sordino.privacy.views import VIEWS
 from sordino.tasks import Classification
@@ -201,7 +201,7 @@ def _largest_moves(run: Recorded, target: int, clip: float) -> tuple[float, floa
         )  # everybody, without noise
         compiled = run.prepared.compiled if learner.module.training else None
         keeper, nobody = learner.keeper(run.prepared.data.shape), torch.zeros(len(y), dtype=torch.bool, device=device)
-        data = PrivateRecords(x, y, nobody, keeper, exit, compiled=compiled)
+        data = PrivateRecords(Units(x, y), nobody, keeper, exit, compiled=compiled)
         return data.gradient(flat).double() * data.expected_batch
 
     with torch.random.fork_rng(devices=[]):
@@ -293,7 +293,7 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: 
 def _sum(gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner) -> Tensor:
     """The noisy sum of all gradients of a client's records, at a network of zeros."""
     exit, nobody = gate.gradients(question, target, clip), torch.zeros(len(y), dtype=torch.bool)
-    data = PrivateRecords(x, y, nobody, Bookkeeper(learner), exit)
+    data = PrivateRecords(Units(x, y), nobody, Bookkeeper(learner), exit)
     return data.gradient(torch.zeros(learner.layout.size)).double() * data.expected_batch
 
 

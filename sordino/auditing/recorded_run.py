@@ -111,11 +111,10 @@ def record(
         around: Puts something between the server and its clients.
         loses: The run loses the round after which it is stopped, and asks its questions again, as another attempt.
     """
-    method = prepared.method
     mechanism, source = Watching(prepared.mechanism), WatchingSource(other_noise(prepared, number))
     gate, transcript = Gate(prepared.allowance, source, mechanism), Transcript()
     kind = LosingState if loses else StoppingState
-    state = kind(Ledger(prepared.schedule.clients, method.unit), None, transcript, stop_after)
+    state = kind(prepared.ledger(), None, transcript, stop_after)
     resumed_at = None
     with simulate_alone(prepared, gate) as simulation:
         transport: Transport = simulation if around is None else around(simulation)

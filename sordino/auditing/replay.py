@@ -40,7 +40,6 @@ from sordino.federation.transport import Answer, Transport
 from sordino.method import Federation, Message, Method
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.gate import Gate, Passed
-from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
 from sordino.privacy.noise import Seeded, Source
 from sordino.privacy.release import Cover, Public, Releases, due
@@ -325,7 +324,7 @@ class ReplayedServer:
     def __init__(
         self, prepared: Prepared, recording: Recording, gate: Gate, transport: Transport, leaks: Leaks
     ) -> None:
-        state = TransientState(Ledger(prepared.schedule.clients, prepared.method.unit))
+        state = TransientState(prepared.ledger())
         self._server = assemble(prepared, _NoTransport(), state, gate=gate, ground=prepared.ground, evaluate=False)
         self._allowance = gate.allowance
         self._before, self._clients, self._leaks = recording.state, transport, leaks

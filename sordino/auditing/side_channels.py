@@ -266,7 +266,8 @@ def _copies(data: FederatedData, target: int, coins: np.ndarray, emptied: float 
     them, and the others have `emptied` features in its place."""
     names = [f"copy-{number}" for number in range(len(coins))]
     test = data.test
-    tests = Split(test.x, test.y, *(np.full(len(coins), one[target]) for one in (test.starts, test.sizes)))
+    starts, sizes = (np.full(len(coins), one[target]) for one in (test.starts, test.sizes))
+    tests = Split(test.x, test.y, starts, sizes)
     x, y = data.train.part(target)
     records, begins = len(y), np.zeros(len(coins), dtype=np.int64)
     if emptied is not None:

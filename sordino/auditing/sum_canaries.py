@@ -32,7 +32,7 @@ from sordino.learning.network import Learner
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.gate import Gate
-from sordino.privacy.gradients import PrivateRecords, Stack
+from sordino.privacy.gradients import PrivateRecords, Stack, Units
 from sordino.privacy.release import Public, Release
 from sordino.privacy.sealed import Sealed, open_sealed
 from sordino.privacy.views import VIEWS, View
@@ -176,7 +176,8 @@ class _Shots:
             sealed = stack.gradient_sums(torch.zeros(2, learner.layout.size), stack.figures["place"])
             return open_sealed(sealed)[0]
         (batch,) = gate.batches(question, [self.target], clip.reshape(1, 1), self.release.normalised)
-        data = PrivateRecords(x, y, torch.zeros(len(y), dtype=torch.bool), Bookkeeper(learner), None, batch=batch)
+        nobody = torch.zeros(len(y), dtype=torch.bool)
+        data = PrivateRecords(Units(x, y), nobody, Bookkeeper(learner), None, batch=batch)
         return open_sealed(data.gradient_sum(torch.zeros(learner.layout.size)))[0]
 
     def of_records(self, trials: int) -> Seen:

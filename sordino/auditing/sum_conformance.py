@@ -337,6 +337,7 @@ def _answer(run: Recorded, clients: Clients, target: int, exchange: Exchange, co
 def _copies(data: FederatedData, target: int, variants: Sequence[Variant]) -> FederatedData:
     """A federation of copies of one client, each with the records of its variant."""
     count, test = len(variants), data.test
-    tests = Split(test.x, test.y, *(np.full(count, one[target]) for one in (test.starts, test.sizes)))
+    starts, sizes = (np.full(count, one[target]) for one in (test.starts, test.sizes))
+    tests = Split(test.x, test.y, starts, sizes)
     train = Split.of([(variant.x, variant.y) for variant in variants])
     return replace(data, clients=Dealt([f"copy-{number}" for number in range(count)], train, tests))

@@ -108,6 +108,14 @@ Drop = Annotated[str | None, typer.Option(help="Columns of own tabular data to l
 Categorical = Annotated[
     str | None, typer.Option(help="Columns whose values have no order: a,b,c. [default: those of the schema]")
 ]
+Person = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="The column with a code of the person a row is about: persons are protected, with all of their rows. "
+        "[default: that of the schema]",
+    ),
+]
 AllowVacuous = Annotated[
     bool,
     typer.Option(
@@ -143,6 +151,7 @@ OPTIONS: dict[str, Any] = {
     "schema": SchemaFile,
     "drop": Drop,
     "categorical": Categorical,
+    "person": Person,
     "partition": Partition,
     "clients": Clients,
     "features": Features,
@@ -167,7 +176,7 @@ OPTIONS: dict[str, Any] = {
 """Option of each key."""
 UNSAID = {"allow_vacuous_delta": False}
 """Defaults of options that are not None."""
-TABLES = ("label", "labels", "schema", "drop", "categorical")
+TABLES = ("label", "labels", "schema", "drop", "categorical", "person")
 """Keys on how the user's own tables are read."""
 DATA = ("data", "data_dir", *TABLES, "partition", "clients")
 """Keys on records and how clients hold them."""

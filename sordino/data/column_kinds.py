@@ -17,6 +17,7 @@ from sordino.data.schema import (
     Identifier,
     Label,
     NumberColumn,
+    PersonRules,
     Schema,
     canonical,
     list_values,
@@ -51,6 +52,7 @@ def plain_schema(
     drop: Sequence[str],
     categorical: Sequence[str],
     pixels: bool = False,
+    person: PersonRules | None = None,
 ) -> Schema:
     """The schema of tables that came without one, in the order of the first table's columns.
 
@@ -64,13 +66,17 @@ def plain_schema(
         drop: columns that are left out.
         categorical: columns whose values are categories, which are read from the records.
         pixels: whether numbers are those of images, which are left as they stand.
+        person: declaration of whom rows belong to; None where there is none.
     """
     names = list(tables[0].columns)
+    drop = [*drop, *([] if person is None else [person.column])]
     for name in (*drop, *categorical):
         if name not in names:
             raise unknown("column", name, names)
     if label in drop or label in categorical:
-        raise UserError(f"The column {label!r} is the label: it can be neither dropped nor a category.")
+        raise UserError(
+            f"The column {label!r} is the label: it can be neither dropped nor a category, nor say whom a row is about."
+        )
     twice = [name for name in categorical if name in drop]
     if twice:
         raise UserError(f"The column {twice[0]!r} cannot be both dropped and a category: leave one out.")
@@ -94,7 +100,7 @@ def plain_schema(
             columns[name] = _number_column(texts)
     if not any(isinstance(column, NumberColumn | Category) for column in columns.values()):
         raise UserError("No column is left besides the label and those that are dropped: keep at least one.")
-    return Schema(columns=columns)
+    return Schema(columns=columns).with_persons(person)
 
 
 def _number_column(texts: Sequence[str]) -> NumberColumn:

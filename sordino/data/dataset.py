@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sordino.data.persons import PersonRules, Persons
 from sordino.data.schema import Schema
 from sordino.tasks import Task, read_task
 
@@ -61,6 +62,11 @@ class Dataset:
     """Rules by which records were made of tables' rows; None for arrays and images."""
     notes: tuple[str, ...] = ()
     """Notes for the user on how the data were read; they do not depend on the records."""
+    person: np.ndarray | None = None
+    """int64 (records,): the person each record is about, one number for each pair of owner and code; None where nobody
+    says who that is."""
+    person_rules: PersonRules | None = None
+    """Declaration by which persons are found; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,13 @@ class Split:
     """int64 (clients,): place of each client's first record."""
     sizes: np.ndarray
     """int64 (clients,): number of records of each client."""
+    persons: Persons | None = None
+    """Whom the records are about; None where that is not declared."""
+
+    @property
+    def units(self) -> np.ndarray:
+        """int64 (clients,): number of persons of each client, or of its records where persons are not declared."""
+        return self.sizes if self.persons is None else self.persons.counts
 
     @classmethod
     def of(cls, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Split:

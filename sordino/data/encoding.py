@@ -45,6 +45,8 @@ class Encoded:
     """Sentences on what is wrong with the table."""
     counted: list[str]
     """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
+    persons: list[str] | None = None
+    """Code of each row's person; None where the schema declares none."""
 
 
 class Encoding:
@@ -72,6 +74,7 @@ class Encoding:
         labels = np.full(rows, -1)
         if training and self._schema.label_name in self._table.columns:
             labels = self._labels(self._schema.label_name, self._schema.label)
+        persons = self._codes(self._schema.person) if training and self._schema.person is not None else None
         if not self._kept.all() and training:
             count = int((~self._kept).sum())
             self._counted.append(
@@ -79,12 +82,13 @@ class Encoding:
             )
         with np.errstate(over="ignore"):  # infinite ones are among the problems
             x = np.concatenate(parts, axis=1).astype(np.float32)
-        return Encoded(x, labels, self._kept, self._problems, self._counted)
+        return Encoded(x, labels, self._kept, self._problems, self._counted, persons)
 
     def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
         path, there = self._table.path, self._table.columns
-        needed = [*self._schema.inputs(), *([self._schema.label_name] if training else [])]
+        person = [] if self._schema.person is None else [self._schema.person]
+        needed = [*self._schema.inputs(), *([self._schema.label_name, *person] if training else [])]
         lacking = [name for name in needed if name not in there]
         if lacking:
             self._problems.append(
@@ -92,7 +96,7 @@ class Encoding:
                 "names; its columns are: "
                 f"{quote(', '.join(there))}."
             )
-        more = [name for name in there if name not in self._schema.columns]
+        more = [name for name in there if name not in (*self._schema.columns, *person)]
         if more and training:
             self._problems.append(
                 f"The file {path} has the column {_listed(more)}, which the schema does not name: add it there, with "
@@ -162,6 +166,14 @@ class Encoding:
                 f"{self._where(absent)}; fill or drop it."
             )
         return found
+
+    def _codes(self, name: str) -> list[str] | None:
+        """The code of each row's person; rows without one are dropped."""
+        if name not in self._table.columns:
+            return None
+        texts = self._table.texts(name)
+        self._kept &= np.array([text not in self._absent for text in texts], dtype=bool)
+        return [canonical(text) for text in texts]
 
     def _numbered(
         self, name: str, values: Sequence[str], fold_case: bool, label: bool = False

@@ -15,10 +15,13 @@ from sordino.data.dataset import Dataset, Dealt, FederatedData, Split
 from sordino.data.formats import quote
 from sordino.data.partition import NOBODY, deal, parse, rank_within
 from sordino.data.people import same_rows
+from sordino.data.persons import collect, draw_rows
 from sordino.errors import UserError, unknown
 
 DEFAULT_CLIENTS = 100
 DEFAULT_PARTITION = "dirichlet:0.5"
+ROWS_STREAM = 2
+"""Number of the stream that draws rows of persons with many."""
 LEFT_OUT_NAMED = 5
 """Most owners that are named where some are left out."""
 
@@ -43,6 +46,9 @@ def federate(
     `test` "own" gives each client `test_fraction` of its records as test records; "official" gives every client the
     whole published test set, and all of its own records for training. `represent` gives the features of records, which
     clients then hold in their place; who holds which record, and all digests, are those of the records.
+
+    Where persons are declared, all records of a person go to one client, and to its training or its test records
+    together; of a person with many records, as many are trained on as the declaration admits.
     """
     check(dataset, test_fraction, test)
     chosen = parse(partition or (DEFAULT_PARTITION if dataset.owner is None else "natural"))
@@ -56,18 +62,40 @@ def federate(
         count = client_count(dataset, clients)
         pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
         client = np.full(len(dataset.y), NOBODY, np.int64)
-        client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.task, count, deal_rng)
+        first, member = _group(dataset, pool)
+        client[pool] = deal(chosen, dataset.y.numpy()[first], dataset.task, count, deal_rng)[member]
         names = usual_names(count)
         in_test, dealt = None, deal_digest(dataset, client)
     if test == "official" and dataset.test is not None:
-        train = np.where(dataset.test, NOBODY, client)
+        train = _admit_rows(dataset, np.where(dataset.test, NOBODY, client), seed)
         whole = np.flatnonzero(dataset.test)
         return replace(build(dataset, names, train, whole, None, represent), deal=dealt)
     if in_test is None:
-        in_test = split(client, len(names), test_fraction, split_rng)
-    train, tested = np.where(in_test, NOBODY, client), np.where(in_test, client, NOBODY)
+        first, member = _group(dataset, np.arange(len(dataset.y)))
+        in_test = split(client[first], len(names), test_fraction, split_rng)[member]
+    train, tested = _admit_rows(dataset, np.where(in_test, NOBODY, client), seed), np.where(in_test, client, NOBODY)
     test_order, test_sizes = order_by_client(tested, len(names))
     return replace(build(dataset, names, train, test_order, test_sizes, represent), deal=dealt)
+
+
+def _group(dataset: Dataset, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Group records of the places `pool` by person: the place of each person's first record, and for each record of the
+    pool the number of its person among these. Without persons every record is by itself."""
+    if dataset.person is None:
+        return pool, np.arange(len(pool))
+    _, first, member = np.unique(dataset.person[pool], return_index=True, return_inverse=True)
+    return pool[first], member.reshape(-1)
+
+
+def _admit_rows(dataset: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
+    """Client of each training record, NOBODY for those of a person that go beyond the declared number."""
+    if dataset.person is None or dataset.person_rules is None:
+        return train
+    trained = np.flatnonzero(train != NOBODY)
+    drawn = draw_rows(dataset.person[trained], dataset.person_rules.max_rows, random_stream(seed, ROWS_STREAM))
+    admitted = np.full_like(train, NOBODY)
+    admitted[trained[drawn]] = train[trained[drawn]]
+    return admitted
 
 
 def deal_digest(dataset: Dataset, client: np.ndarray | None) -> str:
@@ -165,10 +193,12 @@ def split(client: np.ndarray, clients: int, fraction: float, rng: np.random.Gene
     return in_test
 
 
-def order_by_client(client: np.ndarray, clients: int) -> tuple[np.ndarray, list[int]]:
-    """The dealt records sorted by client, and how many each client has."""
+def order_by_client(client: np.ndarray, clients: int, person: np.ndarray | None = None) -> tuple[np.ndarray, list[int]]:
+    """The dealt records sorted by client, within a client by `person` where that is given, and how many each client
+    has."""
     dealt = np.flatnonzero(client != NOBODY)
-    order = dealt[np.argsort(client[dealt], kind="stable")]
+    keys = (client[dealt],) if person is None else (person[dealt], client[dealt])
+    order = dealt[np.lexsort(keys)]
     return order, np.bincount(client[dealt], minlength=clients).tolist()
 
 
@@ -190,7 +220,7 @@ def build(
         test_sizes: number of test records of each client; None gives each of them the whole test set.
         represent: gives the features of records, in the place of which clients hold them.
     """
-    train_order, train_sizes = order_by_client(train, len(names))
+    train_order, train_sizes = order_by_client(train, len(names), dataset.person)
     if 0 in train_sizes:
         raise UserError(
             f"The client {names[train_sizes.index(0)]!r} of {dataset.name!r} has no training data; "
@@ -202,14 +232,20 @@ def build(
     tested = np.full(len(names), len(y_test)) if test_sizes is None else np.array(test_sizes)
     begins = np.zeros(len(names), np.int64) if test_sizes is None else tested.cumsum() - tested
     outline = [dataset.task.width, names, list(x.shape), train_sizes, test_sizes]
+    persons, of_whom = None, []
+    if dataset.person is not None and dataset.person_rules is not None:
+        whose = dataset.person[train_order]
+        persons = collect(whose, np.repeat(np.arange(len(names)), train_sizes), len(names), dataset.person_rules)
+        of_whom = [torch.from_numpy(whose)]
     seen, seen_test = (x, x_test) if represent is None else _features(dataset, train_order, test_order, represent)
-    dealt = Dealt(names, Split(seen, y, sizes.cumsum() - sizes, sizes), Split(seen_test, y_test, begins, tested))
+    trained = Split(seen, y, sizes.cumsum() - sizes, sizes, persons)
+    dealt = Dealt(names, trained, Split(seen_test, y_test, begins, tested))
     return FederatedData(
         name=dataset.name,
         clients=dealt,
         task=dataset.task,
         shape=tuple(seen.shape[1:]),
-        fingerprint=fingerprint(outline, shared),
+        fingerprint=fingerprint(outline, [*shared, *of_whom]),
         people=dataset.people,
         disclosed=[*dataset.disclosed, *same_rows(x.numpy(), y.numpy(), sizes)],
         schema=dataset.schema,

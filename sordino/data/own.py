@@ -10,8 +10,8 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +29,16 @@ from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
-from sordino.data.schema import Schema, canonical
+from sordino.data.persons import number_codes
+from sordino.data.schema import PersonRules, Schema, canonical
 from sordino.data.tables import Table, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse
 from sordino.tasks import Classification
 
 DEFAULT_LABEL = "label"
 KINDS = (".csv", ".parquet", ".npz")
+PERSON_ARRAY = "person"
+"""Array of an NPZ file with a code of the person that each record is about."""
 UNDECLARED = (
     "The labels that occur were read from the clients' data: a rare one shows in the model's width. Declare them with "
     "the key `labels`."
@@ -58,6 +61,13 @@ class Reading:
     """Without a schema: columns of tables that are left out."""
     categorical: tuple[str, ...] = ()
     """Without a schema: columns of tables whose values have no order; those that occur are read from the records."""
+    person: PersonRules | None = None
+    """Declaration of whom records belong to, where the schema has none."""
+
+    @property
+    def person_rules(self) -> PersonRules | None:
+        """Declaration of whom records belong to, wherever it stands; None where there is none."""
+        return self.person or (None if self.schema is None else self.schema.person_rules)
 
     def given(self) -> list[str]:
         """Names of the options that are not at their defaults."""
@@ -74,6 +84,8 @@ class ClientFile:
     test: np.ndarray | None
     features: tuple[str, ...] | None = None
     """Their names in order; None for arrays."""
+    persons: list[str] | None = None
+    """Code of each record's person; None where there is none."""
 
 
 def read_own(folder: Path, how: Reading) -> Dataset:
@@ -83,6 +95,8 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     declared, in sorted order over all files. Whatever is wrong in any of the files is told at once.
     """
     check_reading(how)
+    if how.schema is not None:
+        how = replace(how, schema=how.schema.with_persons(how.person))
     paths, notes = client_paths(folder)
     problems: list[str] = []
     tables: list[Table] = []
@@ -90,7 +104,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     for path in paths:
         try:
             if path.suffix.lower() == ".npz":
-                arrays.append(read_arrays(path))
+                arrays.append(read_arrays(path, how.person_rules))
             else:
                 tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
         except UserError as error:
@@ -101,7 +115,13 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     schema = how.schema
     if schema is None and tables:
         schema = plain_schema(
-            tables, how.label or DEFAULT_LABEL, how.labels, how.drop, how.categorical, pixels=how.shape is not None
+            tables,
+            how.label or DEFAULT_LABEL,
+            how.labels,
+            how.drop,
+            how.categorical,
+            pixels=how.shape is not None,
+            person=how.person,
         )
     files, counted = _encode(tables, schema, how, folder) if schema is not None else ([], [])
     together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
@@ -116,12 +136,14 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     if how.schema is None and schema is not None and how.shape is None:
         counted.append(note_ranges_read(schema))
     tests = [file.test for file in together]
+    owner = np.repeat(np.arange(len(together)), [len(file.labels) for file in together])
+    person, rules = name_persons(together, owner, how.person_rules)
     return Dataset(
         name=folder.resolve().name,
         x=torch.from_numpy(x if how.shape is None else reshape(x, how.shape, folder)),
         y=torch.from_numpy(number_labels(together, names)),
         task=Classification.of(names, None if schema is None else schema.label.positive),
-        owner=np.repeat(np.arange(len(together)), [len(file.labels) for file in together]),
+        owner=owner,
         owner_names=tuple(file.path.stem for file in together),
         test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
         disclosed=same_files(paths)
@@ -131,7 +153,32 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         people=known_people(paths, tables, [file.x for file in arrays]),
         schema=schema,
         notes=tuple(notes),
+        person=person,
+        person_rules=rules,
     )
+
+
+def name_persons(
+    files: Sequence[ClientFile], owner: np.ndarray, rules: PersonRules | None
+) -> tuple[np.ndarray | None, PersonRules | None]:
+    """Number the persons of all files' records, and return the declaration by which that was done; None for both where
+    nobody says whom records are about.
+
+    Args:
+        files: records of each client.
+        owner: int64 (records,): the client of each.
+        rules: what is declared; arrays of persons in files declare it too.
+    """
+    with_codes = [file for file in files if file.persons is not None]
+    if not with_codes:
+        return None, None
+    if len(with_codes) < len(files):
+        without = next(file for file in files if file.persons is None)
+        raise UserError(
+            f"The file {without.path} does not say whom its records are about, but others do: name persons in all."
+        )
+    codes = [code for file in with_codes for code in file.persons or ()]
+    return number_codes(codes, owner), rules or PersonRules(PERSON_ARRAY)
 
 
 def check_reading(how: Reading) -> None:
@@ -157,7 +204,8 @@ def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path)
     files = []
     for table, one in zip(tables, found, strict=True):
         labels = [schema.label.values[place] for place in one.labels[one.kept]]
-        files.append(ClientFile(table.path, one.x[one.kept], labels, None, features))
+        codes = None if one.persons is None else np.array(one.persons)[one.kept].tolist()
+        files.append(ClientFile(table.path, one.x[one.kept], labels, None, features, codes))
     return files, [sentence for one in found for sentence in one.counted]
 
 
@@ -245,8 +293,14 @@ def check_columns(tables: Sequence[Table], label: str) -> list[str]:
     return problems
 
 
-def read_arrays(path: Path) -> ClientFile:
-    """An NPZ file: x (records, ...) and y, with x_test and y_test when the test split is the user's own."""
+def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
+    """An NPZ file: x (records, ...) and y, with x_test and y_test when the test split is the user's own, and `person`
+    where it says whom records are about.
+
+    Args:
+        path: the file.
+        rules: declaration of persons, which names their array.
+    """
     arrays = read_npz(path)
     for name in ("x", "y"):
         if name not in arrays:
@@ -270,7 +324,26 @@ def read_arrays(path: Path) -> ClientFile:
     if len({part.shape[1:] for part in features}) > 1:
         raise UserError(f"The file {path} has records of another shape in x_test than in x; make them equal.")
     test = np.arange(len(labels)) >= len(features[0]) if len(parts) == 2 else None
-    return ClientFile(path, np.concatenate(features), labels, test)
+    persons = _array_codes(path, arrays, [len(part) for part in features], rules)
+    return ClientFile(path, np.concatenate(features), labels, test, persons=persons)
+
+
+def _array_codes(
+    path: Path, arrays: Mapping[str, np.ndarray], sizes: Sequence[int], rules: PersonRules | None
+) -> list[str] | None:
+    """The code of each record's person, of training records first; None where the file has none. `sizes` are the
+    numbers of training and, where the file has them, of test records."""
+    name = PERSON_ARRAY if rules is None or rules.column not in arrays else rules.column
+    if name not in arrays:
+        if rules is not None:
+            raise UserError(f"The file {path} has no array {rules.column!r} with the code of each record's person.")
+        return None
+    if arrays[name].reshape(-1).shape != (sizes[0],):
+        raise UserError(
+            f"The file {path} needs one code in the array {name!r} for each of its {sizes[0]} records in x."
+        )
+    found = [array_label(value, path, name) for value in arrays[name].reshape(-1).tolist()]
+    return found + [f"test record {place}" for place in range(sum(sizes[1:]))]  # whom these are about does not matter
 
 
 def array_label(value: object, path: Path, name: str) -> str:

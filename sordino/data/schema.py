@@ -4,6 +4,7 @@ It is written as `schema.toml`:
 
     delimiter = ";"
     decimal = ","
+    person = "patient"      # whom a row is about
 
     [columns.age]
     kind = "number"
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,6 +48,11 @@ LEAST_SIZE = 0.3
 """Least deviation by which a category's features are divided: rare values are not to outweigh all other columns."""
 SHOWN = 12
 """Values of a column that are shown to people."""
+MAX_ROWS = 8
+"""Rows of one person that are trained on at most, where nobody says how many."""
+LARGEST_MAX_ROWS = 10_000
+LARGEST_MAX_SITES = 100
+"""Largest declarations of a person's rows and clients that are taken for meant."""
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -249,6 +256,18 @@ class Label(_Column):
         return []
 
 
+@dataclass(frozen=True)
+class PersonRules:
+    """Declaration of whom rows belong to, and of how much one person may contribute."""
+
+    column: str
+    """Column, or array, with a code of the person. It is no feature."""
+    max_rows: int = MAX_ROWS
+    """Rows of one person at a client that are trained on; of more, so many are drawn at random."""
+    max_sites: int = 1
+    """Largest number of pairs of client and code that one person may have: 2 for somebody known to two clients."""
+
+
 Column = Annotated[NumberColumn | Category | Identifier | Label, Field(discriminator="kind")]
 
 
@@ -259,6 +278,13 @@ class Schema(Format):
     """Texts of cells without a value."""
     files: dict[str, Format] = Field(default_factory=dict)
     """Clients whose file is written in another way."""
+    person: Name | None = None
+    """The column with a code of the person that a row is about. It is no feature, and rows without a code are dropped.
+    Where it is given, record-level methods protect persons with all of their rows."""
+    max_rows_per_person: int | None = Field(default=None, ge=1, le=LARGEST_MAX_ROWS)
+    """Rows of one person at a client that are trained on; of more, so many are drawn at random."""
+    max_sites_per_person: int | None = Field(default=None, ge=1, le=LARGEST_MAX_SITES)
+    """The largest number of clients that one person may be known to, or of codes that it may have."""
     columns: dict[str, Column] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -268,7 +294,18 @@ class Schema(Format):
             raise ValueError(f'exactly one column must have kind = "label", but {len(labels)} have')
         if not self.features():
             raise ValueError("there must be a number or a category beside the label")
+        if self.person is not None and not isinstance(self.columns.get(self.person, Identifier()), Identifier):
+            raise ValueError(f'person = {self.person!r} names a column that has another use; give it kind = "id"')
+        if self.person is None and (self.max_rows_per_person or self.max_sites_per_person):
+            raise ValueError("max_rows_per_person and max_sites_per_person need `person`, the column with the codes")
         return self
+
+    @property
+    def person_rules(self) -> PersonRules | None:
+        """Declaration of whom rows belong to; None where there is none."""
+        if self.person is None:
+            return None
+        return PersonRules(self.person, self.max_rows_per_person or MAX_ROWS, self.max_sites_per_person or 1)
 
     @property
     def label_name(self) -> str:
@@ -279,6 +316,17 @@ class Schema(Format):
     def label(self) -> Label:
         """The label's column."""
         return next(column for column in self.columns.values() if isinstance(column, Label))
+
+    def with_persons(self, rules: PersonRules | None) -> Schema:
+        """The schema with another declaration of whom rows belong to; None leaves it as it is."""
+        if rules is None:
+            return self
+        named = {
+            "person": rules.column,
+            "max_rows_per_person": rules.max_rows,
+            "max_sites_per_person": rules.max_sites,
+        }
+        return Schema.parse(self.document() | named)
 
     def inputs(self) -> dict[str, NumberColumn | Category]:
         """The columns that a model sees, in order."""

@@ -104,10 +104,18 @@ def _hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Datas
 
 
 def _choose(dataset: Dataset, count: int, random: np.random.Generator) -> np.ndarray:
-    """bool (records,): `count` of the training records, chosen at random."""
+    """bool (records,): `count` of the training records, chosen at random; or, where persons are declared, all training
+    records of persons who have about so many together."""
     candidates = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
     chosen = np.zeros(len(dataset.y), dtype=bool)
-    chosen[random.permutation(candidates)[:count]] = True
+    if dataset.person is None:
+        chosen[random.permutation(candidates)[:count]] = True
+        return chosen
+    _, member, rows = np.unique(dataset.person[candidates], return_inverse=True, return_counts=True)
+    order = random.permutation(len(rows))
+    taken = np.zeros(len(rows), dtype=bool)
+    taken[order[np.append(0, rows[order].cumsum()[:-1]) < count]] = True
+    chosen[candidates[taken[member.reshape(-1)]]] = True
     return chosen
 
 
@@ -119,4 +127,5 @@ def _part(dataset: Dataset, chosen: np.ndarray) -> Dataset:
         y=dataset.y[places],
         owner=None if dataset.owner is None else dataset.owner[chosen],
         test=None if dataset.test is None else dataset.test[chosen],
+        person=None if dataset.person is None else dataset.person[chosen],
     )

@@ -118,6 +118,12 @@ def check_records(experiment: Experiment, method: Method) -> None:
         )
     if experiment.metrics_share:
         raise UserError(f"{name} protects records, and metrics_share is for what protects sites: leave it out.")
+    persons = experiment.person_rules
+    if persons is not None and persons.max_sites > 1 and not level.record_needs().sums:
+        raise UserError(
+            f"Every site of {name} makes noise of its own for as many persons as it has, and none knows what another "
+            "site's noise costs somebody whom both know: with max_sites_per_person above 1 take dp-fedsgd."
+        )
     if level.varied != "noise" and not level.record_needs().sums:  # sums have a declared rate
         raise UserError(f"{name} sets sampling rates from all clients' record counts, which nobody has: {SIMULATE}.")
     if level.variant == "paper":

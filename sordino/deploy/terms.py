@@ -41,7 +41,7 @@ from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner
 from sordino.method import Method
 from sordino.privacy import integers
-from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.accounting.sampled_gaussian import sites_epsilon
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_level_plan import check_delta
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
@@ -54,11 +54,13 @@ from sordino.terms import BuiltNetwork, Facts, Terms, build_extractor, build_net
 from sordino.trained.models import Description
 from sordino.version import VERSION
 
+PERSON_KEYS = ("person", "max_rows_per_person", "max_sites_per_person")
+"""Keys on persons, which a run's identity holds only where they are given: earlier versions did not know them."""
 CARRIED = (
     *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
     *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),
     *("active_server", "spare_turns", "metrics_share", "allow_vacuous_delta", "noise", "seed", "evaluate_every"),
-    *("features", "personal", "set"),
+    *("features", "personal", "set", *PERSON_KEYS),
 )
 """Keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 
@@ -81,6 +83,8 @@ class AtSites(Calibration):
     """Most entries that leave in one step, where whole clients are protected."""
     parameters: int = 0
     """Parameters of the network."""
+    sites: int = 1
+    """Largest number of sites whose messages hold something of one person, where persons are protected."""
     sums: tuple[int, int] = (1, 0)
     """Most sums over one drawn batch that leave together, and number of sums over all training records, each of which
     leaves once."""
@@ -88,7 +92,8 @@ class AtSites(Calibration):
     def gap_of_sums(self, view: View) -> Gap:
         """Return what whole numbers add to an observer's epsilon of all turns, where sums over records leave."""
         drawn, once = self.sums
-        return Gap((drawn * self.turns + once) * self.parameters, honest_shares(view, self.shares), RECORDS)
+        met = self.sites * (drawn * self.turns + once) * self.parameters
+        return Gap(met, honest_shares(view, self.shares), RECORDS)
 
     def multiplier(self, epsilon: float, delta: float) -> float:
         more = 1 / math.sqrt(1 - self.metrics_share)
@@ -179,6 +184,7 @@ class Declared(Facts):
             fingerprint="at the sites",
             disclosed=() if experiment.table is None else experiment.table.disclosed(),
             spare_turns=experiment.spare_turns,
+            persons=experiment.person_rules,
             ask_sizes=ASK_SIZES,
         )
 
@@ -202,6 +208,7 @@ class Declared(Facts):
             metrics_share=experiment.metrics_share,
             entries=max(sum(_width(release, learner) for release in one.values()) for one in steps.values()),
             parameters=learner.layout.size,
+            sites=1 if self.persons is None else self.persons.max_sites,
             sums=(
                 max(sum(release.drawn for release in one.values()) for one in steps.values()),
                 sum(release.once for release in all_releases(steps)),
@@ -209,7 +216,9 @@ class Declared(Facts):
         )
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
-        return experiment.model_dump(mode="json", include=PLAIN) | {"read": contents} | _features(experiment)
+        unused = {key for key in PERSON_KEYS if getattr(experiment, key) is None}
+        plain = experiment.model_dump(mode="json", include=PLAIN - unused)
+        return plain | {"read": contents} | _features(experiment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,10 +260,11 @@ class DeployedTerms(Terms):
 
     def schema(self, label: str | None) -> Schema | None:
         """Return the schema by which a table's row becomes a record; None for arrays. `label` is the label column."""
-        if self.experiment.table is not None or self.experiment.columns is None:
-            return self.experiment.table
+        declared, rules = self.experiment.table, self.experiment.person_rules
+        if declared is not None or self.experiment.columns is None:
+            return None if declared is None else declared.with_persons(rules)
         columns: dict[str, Column] = {name: NumberColumn() for name in self.experiment.columns}
-        return Schema(columns=columns | {label or DEFAULT_LABEL: Label(values=self.labels)})
+        return Schema(columns=columns | {label or DEFAULT_LABEL: Label(values=self.labels)}).with_persons(rules)
 
     def described(self, run: str, names: Sequence[str], label: str | None = None) -> Description:
         """Describe what the models of a run mean; `names` are the sites', `label` is a table's label column."""
@@ -281,23 +291,24 @@ class DeployedTerms(Terms):
         return is_summed(self.experiment, releases.values())
 
     def at_site(self, number: int, records: int) -> Allowance:
-        """Return what the releases of client `number` may spend, who has so many training records."""
+        """Return what the releases of client `number` may spend, who has so many training records, or persons in
+        training where persons are protected."""
         level = record_level(self.method)
         if level is None:
             return self.allowance
         delta, planned = self.budget.delta, self.allowance.of_records
-        check_delta(delta, records, self.method.unit, self.experiment.allow_vacuous_delta)
+        check_delta(delta, records, self.unit, self.experiment.allow_vacuous_delta)
         if planned.shared is not None:  # noise and rates of sums do not depend on how many records a site has
             declared = int(planned.trained[number])
             if records > RECORDS_MARGIN * declared:
                 raise UserError(
-                    f"There are {records:,} training records, more than {RECORDS_MARGIN} times the {declared:,} of "
-                    "records_each: declare about how many a site has, because sums are divided by it."
+                    f"There are {records:,} training {self.unit}s, more than {RECORDS_MARGIN} times the {declared:,} "
+                    "of records_each: declare about how many a site has, because sums are divided by it."
                 )
             return self.allowance
         sizes, budgets, needs = np.array([records]), planned.budgets[[number]], record_needs(self.declared)
         about = (self.schedule, delta, self.calibration, self.minimum)
-        plan = record_plan(self.experiment, level, needs, sizes, budgets, *about)
+        plan = record_plan(self.experiment, level, needs, sizes, budgets, *about, self.sites)
         # The site's own figures stand under every client's number: it is never asked as anybody else.
         return dataclasses.replace(self.allowance, records=plan.repeated(0, self.schedule.clients))
 
@@ -312,7 +323,7 @@ class DeployedTerms(Terms):
         (recipe,) = planned_recipes(self, self.learner.layout.layers)[number]
         found: dict[View, float] = {}
         for view in VIEWS:
-            spent = functools.partial(record_epsilon, seen_by(view, recipe))
+            spent = functools.partial(sites_epsilon, (seen_by(view, recipe),), self.sites)
             found[view] = integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta)
         return found
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sordino.data import ClientData
 from sordino.data.federate import usual_names
+from sordino.data.own import PERSON_ARRAY
 from sordino.deploy.declarations import Origin
 from sordino.deploy.protocol.roster import NAME_LENGTH, Member, roster_toml
 from sordino.deploy.site.rules import min_witnesses
@@ -64,9 +65,16 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         # Sites of a trial hold arrays that were made of tables, and still know what each number means.
         "table": data.schema,
         **{"columns": None, "drop": (), "categorical": (), "label": None},
-        "records_each": _typical_records(experiment, data.train.sizes),
+        "records_each": _typical_records(experiment, data.train.units),
         "public": None,
     }
+    if data.train.persons is not None:
+        rules = data.train.persons.rules
+        declared |= {
+            "person": rules.column,
+            "max_rows_per_person": rules.max_rows,
+            "max_sites_per_person": rules.max_sites,
+        }
     if public is not None:
         declared["public"] = str(folder / PUBLIC)
         (folder / PUBLIC).mkdir()
@@ -74,12 +82,13 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / name for name in site_names(data.clients)]
-    rules = _rules(deployed, terms)
+    limits = _rules(deployed, terms)
     members = []
-    for path, client in zip(folders, data.clients, strict=True):
+    for number, (path, client) in enumerate(zip(folders, data.clients, strict=True)):
         path.mkdir()
-        _write_records(path / DATA, client, data.task)
-        members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **rules)))
+        persons = data.train.persons
+        _write_records(path / DATA, client, data.task, None if persons is None else persons.codes(number))
+        members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **limits)))
     for path in folders:
         (path / ROSTER).write_text(roster_toml(members))
     origin = Origin(str(experiment.data), data.people, data.deal, data.notes)
@@ -121,7 +130,8 @@ def _rules(experiment: Experiment, terms: DeployedTerms) -> dict[str, Any]:
     )  # as few as allowed, so that a trial can continue without a lost site
     return {
         "witnesses": witnesses if witnesses < sites else None,
-        "unit": terms.method.unit,
+        "unit": terms.unit,
+        "max_sites_per_person": terms.sites if terms.sites > 1 else None,
         "max_epsilon": epsilon,
         "max_delta": terms.budget.delta,
         "min_cohort": min(terms.minimum, 3),
@@ -147,11 +157,13 @@ def _feature_rules(terms: DeployedTerms) -> dict[str, Any]:
     }
 
 
-def _write_records(path: Path, client: ClientData, task: Task) -> None:
+def _write_records(path: Path, client: ClientData, task: Task, persons: np.ndarray | None) -> None:
+    """Write a client's records into a file; `persons` has the code of each training record's person."""
     tested: dict[str, Any] = (
         {"x_test": client.x_test.numpy(), "y_test": _label_names(client.y_test, task)} if len(client.y_test) else {}
     )
-    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, task), **tested)
+    known: dict[str, Any] = {} if persons is None else {PERSON_ARRAY: persons}
+    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, task), **known, **tested)
 
 
 def _label_names(labels: Tensor, task: Task) -> np.ndarray:

@@ -197,6 +197,7 @@ def record_plan(
     delta: float,
     calibration: Calibration,
     minimum: int,
+    sites: int = 1,
 ) -> RecordPlan:
     """Plan what clients' records spend, from their budgets or from a given noise multiplier.
 
@@ -210,6 +211,7 @@ def record_plan(
         delta: delta of the budgets.
         calibration: rule by which noise follows from them.
         minimum: fewest answers with which a question is used, over which shared noise is shared out.
+        sites: largest number of clients that one person is known to, where persons are protected.
     """
     multiplier = experiment.noise_multiplier
     # Where the noise is given, who has budget left may take the turns of those who have none.
@@ -226,6 +228,7 @@ def record_plan(
         needs=needs,
         varied=method.varied,
         sharing=functools.partial(share_noise, experiment, minimum, calibration) if needs.sums else None,
+        sites=sites,
     )
     if not plan.turns.any():
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from sordino.data.own import Reading
-from sordino.data.schema import Schema, list_values
+from sordino.data.schema import LARGEST_MAX_ROWS, LARGEST_MAX_SITES, PersonRules, Schema, list_values
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, pydantic_message, quoted, unknown
 from sordino.experiment.defaults import COMPARED, DEFAULT_EPSILON, DEFAULT_STORE, FOR_TABLES, RECOMMENDED, for_tables
@@ -35,6 +35,8 @@ SHOWN = ("model", "rounds", "personal")
 """Keys that the sentence on a recommended method names."""
 CLIPPING = "clipping"
 """The hyper-parameter that an experiment without a method has by default."""
+ADDED = ("table", "drop", "categorical", "features", "person", "max_rows_per_person", "max_sites_per_person")
+"""The keys that a run's identity holds only where they are given: earlier versions did not know them."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
 
@@ -63,6 +65,14 @@ class Experiment(BaseModel):
     categorical: tuple[str, ...] = ()
     """Columns of own tabular data whose values have no order, where there is no schema. The values that occur are read
     from the data, which epsilon does not cover."""
+    person: str | None = Field(default=None, min_length=1)
+    """The column of own tabular data, or the array of an NPZ file, with a code of the person that a record is about.
+    Where it is given, here or in the schema, methods that protect records protect persons with all of their records."""
+    max_rows_per_person: int | None = Field(default=None, ge=1, le=LARGEST_MAX_ROWS)
+    """Records of one person at a client that are trained on; of more, so many are drawn at random. By default 8."""
+    max_sites_per_person: int | None = Field(default=None, ge=1, le=LARGEST_MAX_SITES)
+    """The largest number of clients that one person may be known to, or of codes that it may have; by default one. What
+    a person pays grows with it."""
     records: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
@@ -211,19 +221,28 @@ class Experiment(BaseModel):
         for key, value in values.items():
             if isinstance(value, bool) and not isinstance(getattr(experiment, key), bool):  # Python takes True for 1
                 raise UserError(f"{key} cannot be {value!r}: input should be a valid number.")
-        if experiment.epsilon is not None and experiment.noise_multiplier is not None:
-            raise UserError("Give either epsilon or noise_multiplier, not both: each decides the other.")
-        useless = [key for key in BUDGETS if getattr(experiment, key) is not None]
-        if experiment.privacy == "none" and useless:
-            raise UserError(
-                f'privacy = "none" adds no noise, and epsilon is infinite: leave out either it or {useless[0]}.'
-            )
+        experiment._check_keys()
         experiment._ungiven = _ungiven_by(sources) - ({"method"} if methods else set())
         if methods:
             experiment.check_settings(methods)
         elif not (unnamed and experiment._fits(FOR_TABLES["method"])):  # data may yet say that this is its method
             experiment.build_method()
         return experiment
+
+    def _check_keys(self) -> None:
+        """Refuse keys that contradict each other, or that say something of what is not there."""
+        if self.person_rules is None and (self.max_rows_per_person or self.max_sites_per_person):
+            raise UserError(
+                "max_rows_per_person and max_sites_per_person say something of persons: name the column with their "
+                "codes with --person, or in the schema."
+            )
+        if self.epsilon is not None and self.noise_multiplier is not None:
+            raise UserError("Give either epsilon or noise_multiplier, not both: each decides the other.")
+        useless = [key for key in BUDGETS if getattr(self, key) is not None]
+        if self.privacy == "none" and useless:
+            raise UserError(
+                f'privacy = "none" adds no noise, and epsilon is infinite: leave out either it or {useless[0]}.'
+            )
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same values, whoever gave them."""
@@ -362,7 +381,7 @@ class Experiment(BaseModel):
         """The keys that decide a simulation's results: the place and the number of processes do not, nor what earlier
         runs have spent, nor what concerns real machines only."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
-        unused = {key for key in ("table", "drop", "categorical", "features") if not getattr(self, key)}
+        unused = {key for key in ADDED if not getattr(self, key)}
         decided = self.model_dump(mode="json", exclude=indifferent | unused)
         if self.features is not None:
             decided["features"] = self.features.document()
@@ -371,9 +390,22 @@ class Experiment(BaseModel):
                 decided["set"][key] = shortest(value)
         return decided
 
+    @property
+    def person_rules(self) -> PersonRules | None:
+        """Declaration of whom records belong to, of the experiment or of its schema; None where there is none."""
+        declared = None if self.table is None else self.table.person_rules
+        column = self.person or (None if declared is None else declared.column)
+        if column is None:
+            return None
+        rules = declared or PersonRules(column)
+        return PersonRules(
+            column, self.max_rows_per_person or rules.max_rows, self.max_sites_per_person or rules.max_sites
+        )
+
     def reading(self) -> Reading:
         """Return the options with which own files are read."""
-        return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical)
+        of_whom = self.person_rules
+        return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical, of_whom)
 
     def public_choice(self) -> PublicChoice:
         """Return the rule by which public records are chosen."""

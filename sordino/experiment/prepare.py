@@ -178,14 +178,19 @@ def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[Fe
         method.check_data(data.people)
     network = build_network(experiment, data.shape, data.task)
     check_tokens(network.module, data.train.x)
-    return data, _facts(data, public, network, extractor)
+    return data, _facts(data, public, network, extractor, method is not None and method.unit.record_level)
 
 
-def _facts(data: FederatedData, public: Dataset | None, network: BuiltNetwork, extractor: Extractor | None) -> Facts:
-    """Collect the facts that the terms follow from."""
+def _facts(
+    data: FederatedData, public: Dataset | None, network: BuiltNetwork, extractor: Extractor | None, units: bool
+) -> Facts:
+    """Collect the facts that the terms follow from; `units` says that persons count, where they are declared, and not
+    their records."""
+    persons = data.train.persons
     return Facts(
         clients=len(data.clients),
-        sizes=data.train.sizes,
+        sizes=data.train.units if units else data.train.sizes,
+        persons=None if persons is None else persons.rules,
         network=network,
         fingerprint=data.fingerprint,
         public=None if public is None else fingerprint([], [public.x, public.y]),
@@ -229,10 +234,11 @@ def prepare(
     coarse = bf16.decide(experiment.precision, experiment.device, network.module, data.shape, method.batch, resumed)
     network = replace(network, precision=coarse.precision)
     check_tokens(network.module, data.train.x)
-    facts = _facts(data, public, network, extractor)
+    facts = _facts(data, public, network, extractor, method.unit.record_level)
     costs = derive_costs(experiment, facts, method)
     choice = choose(experiment, costs.method, network.learner, data, costs.schedule.cohort)
-    plan = costs.allowance.records if choice.engine == "one-by-one" else None
+    compilable = choice.engine == "one-by-one" and data.train.persons is None
+    plan = costs.allowance.records if compilable else None
     with single_threaded():
         compiled = compiling.decide(experiment.compiled, costs.method, network.module, data, plan, experiment.device)
     decided = {"precision": coarse.precision, "engine": choice.engine, "compiled": compiled.compiled}

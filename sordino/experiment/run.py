@@ -26,7 +26,6 @@ from sordino.federation.run_state import Ending, Served
 from sordino.federation.transport import HostingTransport
 from sordino.learning.metrics import Reached
 from sordino.method import State
-from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import new_nonce
 from sordino.simulator import choice
 from sordino.store import checkpoint as checkpoints
@@ -82,7 +81,7 @@ def register(prepared: Prepared, store: Store) -> str:
             configuration=experiment.model_dump(mode="json", exclude={"store"}),
             identity=prepared.identity,
             people=prepared.data.people,
-            unit=prepared.method.unit,
+            unit=prepared.unit,
             rounds=experiment.rounds,
             planned=to_be_kept(prepared, prepared.data.deal),
             notes=prepared.notes,
@@ -168,7 +167,7 @@ class _Session:
             self.store,
             self.run,
             prepared.identity,
-            Ledger(prepared.schedule.clients, prepared.method.unit),
+            prepared.ledger(),
             machine=describe_machine(experiment.device),
             durable=not prepared.repeats,
             limited=experiment.budget_over_runs is not None,

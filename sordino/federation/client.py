@@ -24,11 +24,13 @@ from sordino.federation import message as messages
 from sordino.federation.message import Message
 from sordino.federation.purity import Surroundings
 from sordino.learning.network import Learner, Records
+from sordino.learning.per_record import Keeper
+from sordino.learning.singles import PersonKeeper
 from sordino.method import Method, Result, check_returned, result_of
 from sordino.models.tokens import examples
 from sordino.privacy.clipping import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
-from sordino.privacy.gradients import BlankRecords, PrivateRecords, Stack, validation_records
+from sordino.privacy.gradients import BlankRecords, PrivateRecords, Stack, Units, validation_records
 from sordino.privacy.noise import Covered
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 
@@ -115,6 +117,21 @@ class Execution(Protocol):
         """Return the logits of each row of `models` on its part of `records`."""
 
 
+def _keeper_of(learner: Learner, data: FederatedData) -> Keeper:
+    """Keeper of the units that are protected; a network that cannot be run on one record at a time is refused."""
+    keeper = learner.keeper(data.shape)
+    return keeper if data.train.persons is None else PersonKeeper(learner)
+
+
+def _units_of(records: Split, client: int, device: torch.device) -> Units:
+    """Units of a client's training records: its persons, where those are declared, else the records themselves."""
+    if records.persons is None:
+        x, y = records.part(client)
+        return Units(x.to(device), y.to(device))
+    places, shares = records.persons.places(client)
+    return Units(records.x[places].to(device), records.y[places].to(device), shares.to(device))
+
+
 class Clients:
     """Clients of a run within one process: method, network, records and gate.
 
@@ -138,7 +155,7 @@ class Clients:
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
         self._held_out = method.record_needs().held_out
-        self._keeper = learner.keeper(data.shape) if method.unit.record_level else None
+        self._keeper = _keeper_of(learner, data) if method.unit.record_level else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
         self._records: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
@@ -214,9 +231,10 @@ class Clients:
         """Return what a step sees of the client at `place`: all its records, or at record level noisy gradients
         only."""
         client = question.clients[place]
-        x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
         if self._keeper is None:
+            x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
             return Records(x, y, self.learner, seed)
+        units = _units_of(self.data.train, client, self.device)
         releases = self.steps[question.step].values()
         exit = batch = None
         for release in releases:
@@ -229,10 +247,10 @@ class Clients:
             else:
                 sizes = self.learner.layout.parts(len(clip)) if thresholds.separate else None
                 exit = self.gate.gradients(question.number, client, clip, sizes)
-        held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
+        held_out = validation_records(len(units), self._held_out, self.gate.source, client).to(self.device)
         bare = any(not release.private for release in releases)
         asked = (question.number, (client,))
-        return self._kind(x, y, held_out, self._keeper, exit, bare, self._compiled, batch, asked)
+        return self._kind(units, held_out, self._keeper, exit, bare, self._compiled, batch, asked)
 
     def stack(self, question: Question, public: Public) -> Stack:
         """Return what a step sees of all clients of a question together; at record level, without validation

@@ -40,7 +40,7 @@ class Batch:
     index: Tensor
     """Places of these records among the client's own."""
     weight: Tensor | None
-    """One for a record, zero for padding; None when all are records."""
+    """One for a record, zero for padding; None when all are records. Of persons, the share of each of their rows."""
 
 
 Loss = Callable[[Tensor, Batch], Tensor]

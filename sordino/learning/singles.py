@@ -127,6 +127,35 @@ class Singles:
         return self._graphs[key]
 
 
+class PersonKeeper(Singles):
+    """Forms the gradients of persons: of the mean loss over the rows of each, so that all of them together are limited
+    once. Batches hold (persons, rows, ...) records and (persons, rows) targets; `weight` holds the share of each row in
+    its person's mean, zero for padding."""
+
+    def books(self, flat: Tensor, batch: Batch) -> Iterator[FormedBook]:
+        """The gradients of a batch at `flat`, of as many persons at once as fit into memory."""
+        assert batch.weight is not None
+        one, layout = self._gradient(flat, batch), self.learner.layout
+        size = max(1, min(TOGETHER, HELD // layout.size))
+        for x, y, shares in zip(*(part.split(size) for part in (batch.x, batch.y, batch.weight)), strict=True):
+            with torch.no_grad():
+                gradients = vmap(one, in_dims=(None, 0, 0, 0), randomness="different")(flat, x, y, shares)
+            yield FormedBook(layout, gradients, len(batch.y))
+
+    def _gradient(self, flat: Tensor, batch: Batch) -> Callable[..., Tensor]:
+        """The gradient of one person's loss, as a function of the model, its rows, their targets and shares."""
+        module, layout = self.learner.written, self.learner.layout
+        assert batch.weight is not None
+
+        def one(flat: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+            leaf = flat.detach().requires_grad_()
+            rows = Batch(x, y, y, None)
+            losses = self.learner.loss(functional_call(module, layout.named(leaf), (x,)), rows)
+            return torch.autograd.grad((losses * shares).sum(), leaf)[0]
+
+        return self._graph(one, "gradient", flat, batch.x[0], batch.y[0], batch.weight[0])
+
+
 def _trace(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
     """Trace a function of a network into a graph of tensor operations; UserError where it depends on values."""
     from torch._subclasses.fake_tensor import FakeTensorMode

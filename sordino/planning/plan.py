@@ -18,10 +18,10 @@ from sordino.planning.situation import Situation
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import (
     ROWS,
-    record_attack_accuracy,
-    record_epsilon,
     replaced_epsilon,
     rows_epsilon,
+    sites_attack_accuracy,
+    sites_epsilon,
 )
 from sordino.privacy.budget.client_level_plan import Plan, plan
 from sordino.privacy.budget.record_level_plan import RecordPlan
@@ -68,13 +68,14 @@ class PlanForRecords:
     """Cost of a run that protects records, and what it could achieve. Unit: one record; `neighbours` defines the two
     worlds."""
 
-    unit: Literal["record"]
+    unit: Literal["record", "person"]
     neighbours: str
     """The two worlds that epsilon compares."""
     epsilon: dict[View, float]
     """Epsilon by observer of the client that spends most."""
     attack_accuracy: dict[View, float]
-    epsilon_replace_one: float
+    epsilon_replace_one: float | None
+    """Upper bound of epsilon for one unit replaced by another; None for persons at several clients."""
     epsilon_rows: dict[str, float]
     """Upper bounds of epsilon for a person with 3 and with 5 rows at one client, by number of rows."""
     noise_multiplier: float
@@ -126,7 +127,7 @@ def plan_of(
         facts, names = _looked_at(experiment, method, parameters, records)
     else:
         sizes = None if records is None else np.broadcast_to(records, clients)
-        facts = Facts(clients=clients, sizes=sizes, ask_sizes=ASK_SIZES)
+        facts = Facts(clients=clients, sizes=sizes, persons=experiment.person_rules, ask_sizes=ASK_SIZES)
     costs = derive_costs(experiment, facts, method)
     layout = None if facts.network is None else facts.network.learner.layout
     parameters = parameters if layout is None else layout.size
@@ -188,7 +189,10 @@ def _records_plan(
     noise, delta, clients = costs.allowance.of_records, costs.budget.delta, costs.schedule.clients
     recipes = planned_recipes(costs)
     by_view = {view: [[seen_by(view, one) for one in mine] for mine in recipes] for view in VIEWS}
-    worst = {view: [max(record_epsilon(one, delta) for one in mine) for mine in by_view[view]] for view in VIEWS}
+    worst = {view: [sites_epsilon(tuple(mine), 1, delta) for mine in by_view[view]] for view in VIEWS}
+    if costs.sites > 1:  # whichever clients know a person
+        everybody = {view: tuple(sorted({one for mine in by_view[view] for one in mine})) for view in VIEWS}
+        worst = {view: [sites_epsilon(everybody[view], costs.sites, delta)] * clients for view in VIEWS}
     each = worst[costs.allowance.observer]
     pools = {tuple(mine) for mine in by_view[costs.allowance.observer]}
     distinct = {recipe for mine in pools for recipe in mine}
@@ -198,16 +202,18 @@ def _records_plan(
     # The law for noise at each client is the one for noise against the server.
     where = Situation(clients, records, middle, parameters, "server", delta)
     feasible = where.feasible(Unit.RECORD) if noise.shared is None else math.floor(noise.feasible(sizes))
-    accuracy = max(record_attack_accuracy(recipe) for recipe in distinct)
+    accuracy = sites_attack_accuracy(tuple(sorted(distinct)), costs.sites)
+    rows = ROWS if costs.unit is Unit.RECORD else ()
     return PlanForRecords(
-        unit="record",
-        neighbours=Unit.RECORD.neighbours,
+        unit="person" if costs.unit is Unit.PERSON else "record",
+        neighbours=costs.unit.neighbours,
         epsilon={view: max(worst[view]) for view in VIEWS},
         attack_accuracy={
-            view: max(record_attack_accuracy(one) for mine in by_view[view] for one in mine) for view in VIEWS
+            view: sites_attack_accuracy(tuple(sorted({one for mine in by_view[view] for one in mine})), costs.sites)
+            for view in VIEWS
         },
-        epsilon_replace_one=max(replaced_epsilon(recipe, delta) for recipe in distinct),
-        epsilon_rows={str(rows): max(rows_epsilon(one, rows, delta) for one in pools) for rows in ROWS},
+        epsilon_replace_one=None if costs.sites > 1 else max(replaced_epsilon(recipe, delta) for recipe in distinct),
+        epsilon_rows={str(many): max(rows_epsilon(one, many, delta) for one in pools) for many in rows},
         noise_multiplier=costs.budget.multiplier,
         clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
         feasible_parameters=feasible,

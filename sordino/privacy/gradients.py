@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -49,13 +50,52 @@ def _remember_failure(method: Callable[..., Any]) -> Callable[..., Any]:
     return remembering
 
 
+@dataclass(frozen=True)
+class Units:
+    """The units that a client holds: records, or persons with all of their rows, each of whom contributes once."""
+
+    x: Tensor
+    """(units, ...) inputs of records, or (persons, rows, ...) of the rows of persons."""
+    y: Tensor
+    """(units,) or (persons, rows) targets."""
+    shares: Tensor | None = None
+    """(persons, rows): share of each row in its person's mean, zero for padding; None where records are the units."""
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def at(self, places: Tensor) -> Units:
+        """Return the units at `places`, which are numbers or booleans."""
+        return Units(self.x[places], self.y[places], None if self.shares is None else self.shares[places])
+
+    def blank(self) -> Units:
+        """Return as many units that hold nothing."""
+        return Units(torch.zeros_like(self.x), torch.zeros_like(self.y), self.shares)
+
+    def single_rows(self) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of all rows, padding included, one after the other."""
+        return (self.x, self.y) if self.shares is None else (self.x.flatten(0, 1), self.y.flatten(0, 1))
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Return the mean over each unit's rows of `values`, which are in the order of `single_rows`."""
+        if self.shares is None:
+            return values
+        shares = self.shares.to(values.dtype)
+        return torch.einsum("pr...,pr->p...", values.unflatten(0, shares.shape), shares)
+
+    def batch(self, index: Tensor, weights: Tensor | None = None) -> Batch:
+        """Return the units as a batch; `weights` are those of persons' single rows, by which their losses are
+        multiplied."""
+        shares = self.shares if weights is None or self.shares is None else self.shares * weights
+        return Batch(self.x, self.y, index, shares)
+
+
 class PrivateRecords:
     """A client's records as a record-level step sees them: noisy gradients, and sealed values for the gate."""
 
     def __init__(
         self,
-        x: Tensor,
-        y: Tensor,
+        units: Units,
         validation: Tensor,
         keeper: Keeper,
         exit: SampledGradients | None,
@@ -64,15 +104,14 @@ class PrivateRecords:
         batch: DrawnBatch | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """`validation` says which records are set aside for judging; `exit` is where noisy gradients leave, None for
-        steps that take none. `bare` hands out the records as they are: only for steps that declare a bare release,
-        whose epsilon is infinite. `compiled` computes clipped sums where it fits. `batch` is what sums with shared
-        noise are made over, None for steps that send none. `asked` is the question that the step answers, and the
-        client; None outside of a run.
+        """`validation` says which units are set aside for judging; `keeper` takes gradients of such units; `exit` is
+        where noisy gradients leave, None for steps that take none. `bare` hands out the records as they are: only for
+        steps that declare a bare release, whose epsilon is infinite. `compiled` computes clipped sums where it fits.
+        `batch` is what sums with shared noise are made over, None for steps that send none. `asked` is the question
+        that the step answers, and the client; None outside of a run.
         """
-        self.__judge = (x[validation], y[validation])
-        self.__bare = (x, y) if bare else None
-        self.__x, self.__y = x[~validation], y[~validation]
+        self.__judge, self.__units = units.at(validation), units.at(~validation)
+        self.__bare = units if bare else None
         self.__keeper, self.__exit, self.__compiled, self.__batch = keeper, exit, compiled, batch
         self.__asked = asked
         self.failure: Exception | None = None
@@ -101,7 +140,7 @@ class PrivateRecords:
     @property
     def expected_batch(self) -> float:
         """Expected number of records in a batch: public."""
-        return self._exit.sampling * max(1, len(self.__y))
+        return self._exit.sampling * max(1, len(self.__units))
 
     @_remember_failure
     def gradient(self, flat: Tensor) -> Tensor:
@@ -110,7 +149,7 @@ class PrivateRecords:
         Sum of the records' gradients, each scaled down to the threshold, plus N(0, (z C)^2), divided by the expected
         batch size. With several thresholds C^2 is the sum of their squares, or each part has the noise of its own.
         """
-        total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
+        total = self._exit.pass_sum(len(self.__units), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
         return total.div_(self.expected_batch)
 
     @_remember_failure
@@ -135,7 +174,7 @@ class PrivateRecords:
         """For each record of the question's batch 1/2 where its gradient is within the threshold and -1/2 where it is
         not, sealed, to be sent as a drawn `RecordSum` with a bound of 1/2."""
         chosen = self._chosen(flat)
-        norms = self._part_norms(flat, self.__x[chosen], self.__y[chosen])
+        norms = self._part_norms(flat, self.__units.at(chosen))
         inside = torch.linalg.vector_norm(norms, dim=1) <= float(self._batch_drawn.limit)
         return self._seal((inside.float() - 0.5).reshape(-1, 1), "training", "gradients within the threshold", "batch")
 
@@ -143,47 +182,53 @@ class PrivateRecords:
     def label_counts(self) -> Sealed:
         """The group of each training record's target as a row of zeros and a one, sealed, to be sent as a `RecordSum`
         with a bound of 1."""
-        groups = _groups(self._task, self.__y)
-        return self._seal(functional.one_hot(groups, len(self._task.groups)).float(), "training", "labels")
+        groups = _groups(self._task, self.__units.single_rows()[1])
+        ones = functional.one_hot(groups, len(self._task.groups)).float()
+        return self._seal(self.__units.mean(ones), "training", "labels")
 
     @_remember_failure
     def within(self, flat: Tensor) -> Sealed:
         """Whether the gradient of each validation record is within the threshold (0 or 1), sealed, to be sent as an
         `Average`."""
-        lengths = torch.linalg.vector_norm(self._part_norms(flat, *self.__judge), dim=1)
+        lengths = torch.linalg.vector_norm(self._part_norms(flat, self.__judge), dim=1)
         return self._seal((lengths <= self.clip).to(flat.dtype), "validation", "gradients within the threshold")
 
     @_remember_failure
     def judged(self, flat: Tensor) -> tuple[Sealed, Sealed]:
         """Loss and rightness (0 or 1) of each validation record, sealed, to be sent as an `Average`."""
-        losses, right = self._judged(flat, *self.__judge)
+        losses, right = self._judged(flat, self.__judge)
         return self._seal(losses, "validation", "losses"), self._seal(right, "validation", "right answers")
 
     @_remember_failure
     def projected(self, directions: Tensor) -> Sealed:
         """The training records along public directions (features, dimensions), sealed, to be sent as a `Matrix` or a
         `RecordSum`."""
-        return self._seal(self.__x.flatten(1) @ directions, "training", "projected records")
+        along = self.__units.single_rows()[0].flatten(1) @ directions
+        return self._seal(self.__units.mean(along), "training", "projected records")
 
     def raw(self) -> tuple[Tensor, Tensor]:
         """The records as they are, for what a `paper` variant sends bare."""
-        if self.__bare is None:
-            raise UserError("A step without a bare release asked for its client's records as they are.")
-        return self.__bare
+        return self._bare.single_rows()
 
     def raw_metrics(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss and accuracy over all records, for what a `paper` variant sends bare."""
-        losses, right = self._judged(flat, *self.raw())
+        losses, right = self._judged(flat, self._bare)
         return losses.mean(), right.mean()
 
     def raw_norms(self, flat: Tensor, tensors: bool = False) -> Tensor:
         """The norm of each record's gradient in each layer (records, layers), or in each tensor, for what leaves
         bare."""
-        return self._part_norms(flat, *self.raw(), parts=len(self.layout.sizes) if tensors else 1)
+        return self._part_norms(flat, self._bare, parts=len(self.layout.sizes) if tensors else 1)
 
     def _seal(self, rows: Tensor, pool: Pool, kind: str, form: Form = "records") -> Sealed:
         """Seal rows of this client's records for the question that its step answers."""
         return Sealed(rows, pool, kind, form, self.__asked)
+
+    @property
+    def _bare(self) -> Units:
+        if self.__bare is None:
+            raise UserError("A step without a bare release asked for its client's records as they are.")
+        return self.__bare
 
     @property
     def _task(self) -> Task:
@@ -197,7 +242,7 @@ class PrivateRecords:
 
     def _chosen(self, flat: Tensor) -> Tensor:
         """Places of the training records in the question's batch."""
-        return self._batch_drawn.coins(len(self.__y)).nonzero().squeeze(1).to(flat.device)
+        return self._batch_drawn.coins(len(self.__units)).nonzero().squeeze(1).to(flat.device)
 
     @property
     def _exit(self) -> SampledGradients:
@@ -205,20 +250,20 @@ class PrivateRecords:
             raise UserError("A step without a release of noisy gradients asked for one: declare `Gradients` beside it.")
         return self.__exit
 
-    def _judged(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        if len(y) == 0:
+    def _judged(self, flat: Tensor, units: Units) -> tuple[Tensor, Tensor]:
+        if len(units) == 0:
             return flat.new_zeros(0), flat.new_zeros(0)
+        x, y = units.single_rows()
         logits = self.__keeper.logits(flat, x)
-        task = self.__keeper.learner.task
-        losses = task.losses(logits, y)
-        return losses, task.right(logits, y).to(losses.dtype)
+        losses = self._task.losses(logits, y)
+        return units.mean(losses), units.mean(self._task.right(logits, y).to(losses.dtype))
 
-    def _part_norms(self, flat: Tensor, x: Tensor, y: Tensor, parts: int = 1) -> Tensor:
-        """Norms of each record's gradient as they are compared with so many thresholds: (records, parts or layers)."""
-        if len(y) == 0:
+    def _part_norms(self, flat: Tensor, units: Units, parts: int = 1) -> Tensor:
+        """Norms of each unit's gradient as they are compared with so many thresholds: (units, parts or layers)."""
+        if len(units) == 0:
             return torch.zeros(0, max(parts, len(self.layout.layers)), dtype=torch.float64)
-        looked = zip(x.split(RECORDS_MEASURED_TOGETHER), y.split(RECORDS_MEASURED_TOGETHER), strict=True)
-        batches = (Batch(*some, torch.empty(0), None) for some in looked)
+        places = torch.arange(len(units), device=units.y.device).split(RECORDS_MEASURED_TOGETHER)
+        batches = (units.at(some).batch(torch.empty(0)) for some in places)
         books = (book for batch in batches for book in self.__keeper.books(flat, batch))
         return torch.cat([book.part_norms(parts) for book in books])
 
@@ -233,18 +278,20 @@ class PrivateRecords:
         return self._sum(flat, chosen, weights, spoiled=True)
 
     def _sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None, spoiled: bool = False) -> Tensor:
-        """Sum over the chosen records; `spoiled` says that some have gradients that are not finite."""
+        """Sum over the chosen units; `spoiled` says that some have gradients that are not finite."""
         if len(chosen) == 0:
             return torch.zeros_like(flat)
         limit, normalised = self._limits
-        batch, clip = self._batch(chosen), limit.to(flat.device)
-        plain = not normalised and weights is None and not spoiled
+        clip, units = limit.to(flat.device), self.__units.at(chosen)
+        of_records = None if weights is None else weights.to(flat.device)[_groups(self._task, units.y)]
+        of_records, of_rows = (of_records, None) if units.shares is None else (None, of_records)
+        batch = units.batch(chosen, of_rows)
+        plain = not normalised and of_records is None and units.shares is None and not spoiled
         if self.__compiled is not None and plain and self.__compiled.fits(len(chosen), clip):
             return self.__compiled(flat, batch.x, batch.y, clip)
         books = self.__keeper.books(flat, batch)
-        if weights is None and not spoiled:
+        if of_records is None and not spoiled:
             return functools.reduce(torch.Tensor.add_, (clipped_sum(book, clip, normalised) for book in books))
-        of_records = None if weights is None else weights.to(flat.device)[_groups(self._task, batch.y)]
         begin, total = 0, torch.zeros_like(flat)
         for book in books:
             norms = book.part_norms(clip.shape[-1])
@@ -261,9 +308,6 @@ class PrivateRecords:
         if self.__batch is not None:
             return self.__batch.limit, self.__batch.normalised
         return self._exit.limit, False
-
-    def _batch(self, chosen: Tensor) -> Batch:
-        return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
 
 
 def _groups(task: Task, targets: Tensor) -> Tensor:
@@ -291,14 +335,14 @@ class BlankRecords(PrivateRecords):
     """Empty records in place of a client's own, for a step that failed on these: sums of gradients are noise alone, and
     the gate makes null contributions of sealed values, which are NaN."""
 
-    def __init__(self, x: Tensor, y: Tensor, validation: Tensor, keeper: Keeper, *more: Any) -> None:
-        super().__init__(torch.zeros_like(x), torch.zeros_like(y), validation, keeper, *more)
+    def __init__(self, units: Units, validation: Tensor, keeper: Keeper, *more: Any) -> None:
+        super().__init__(units.blank(), validation, keeper, *more)
 
     def within(self, flat: Tensor) -> Sealed:
         return self.judged(flat)[0]
 
-    def _judged(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        unknown = torch.full((len(y),), math.nan, device=flat.device)
+    def _judged(self, flat: Tensor, units: Units) -> tuple[Tensor, Tensor]:
+        unknown = torch.full((len(units),), math.nan, device=flat.device)
         return unknown, unknown
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -31,10 +31,11 @@ from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_
 from sordino.privacy.accounting.sampled_gaussian import (
     ROWS,
     Recipe,
-    record_attack_accuracy,
     record_epsilon,
     replaced_epsilon,
     rows_epsilon,
+    sites_attack_accuracy,
+    sites_epsilon,
 )
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.shared_noise import Multipliers
@@ -55,6 +56,8 @@ FIRST_LINK = bytes(32)
 """Link to which the first row is chained."""
 ATTEMPT_SHIFT = 32
 """Bits of a question's number; higher bits count earlier attempts at it."""
+REPLACED_STEP = 0.02
+"""Relative step of the search for the epsilon of a replaced person."""
 ROUNDING = 1e-12
 """Relative size below which an unpaid rest of a sum of costs is rounding."""
 
@@ -165,8 +168,9 @@ class Row:
 class Ledger:
     """Rows of everything that left the clients of one run, and its cost for each of them."""
 
-    def __init__(self, clients: int, unit: Unit = Unit.CLIENT, rows: Iterable[Row] = ()) -> None:
-        self.unit = unit
+    def __init__(self, clients: int, unit: Unit = Unit.CLIENT, rows: Iterable[Row] = (), sites: int = 1) -> None:
+        """`unit` is what epsilons protect; of persons, `sites` is the largest number of clients that know one."""
+        self.unit, self.sites = unit, sites
         self.rows: list[Row] = []
         self.links: list[bytes] = []
         self.spent = np.zeros((len(VIEWS), clients))
@@ -284,14 +288,14 @@ class Ledger:
         a question are added, since no plan knows of them; without it, what records went through is repeated for `turns`
         rounds.
         """
-        whole = Ledger(self.spent.shape[1], self.unit, self.rows)
+        whole = self._of(self.rows)
         if not whole.rows:
             return whole  # nothing left anybody: no answer can have chosen anything
         spent, covered = np.zeros(len(VIEWS)), np.zeros(len(VIEWS))
         entries: Counter[tuple[str, int]] = Counter()
         taken: Counter[tuple[str, int]] = Counter()
         for number, rows in itertools.groupby(sorted(self.rows, key=_round_of), key=_round_of):
-            part, times = Ledger(self.spent.shape[1], self.unit, rows), turns if number < rounds else 1
+            part, times = self._of(rows), turns if number < rounds else 1
             before = (spent, covered, entries) if number >= rounds else (0.0, 0.0, Counter())
             spent = np.maximum(spent, before[0] + times * part.spent.max(axis=1, initial=0.0))
             covered = np.maximum(covered, before[1] + times * part._covered.max(axis=1, initial=0.0))
@@ -320,7 +324,11 @@ class Ledger:
 
     def _later_attempts(self) -> Ledger:
         """The ledger of all attempts at questions but the first ones."""
-        return Ledger(self.spent.shape[1], self.unit, [row for row in self.rows if split_attempt(row.question)[1]])
+        return self._of(row for row in self.rows if split_attempt(row.question)[1])
+
+    def _of(self, rows: Iterable[Row]) -> Ledger:
+        """A ledger of other rows, for the same clients and unit."""
+        return Ledger(self.spent.shape[1], self.unit, rows, self.sites)
 
     def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, SeenRecipe]]:
         """Recipes of records after `turns` rounds like those that were `taken` of each pool and client; promised
@@ -383,7 +391,20 @@ class Ledger:
             promise = (math.inf, 0.0) if replace and promise != NO_PROMISE else promise
             cost = replaced_epsilon if replace else record_epsilon
             found[client] = max(_record_epsilon(recipe, delta, gaps, promise, cost) for recipe in recipes)
+        if self.sites > 1:  # whichever clients know a person besides this one
+            everybody = self._person_replaced(view, delta) if replace else self._epsilon(self.spent, delta)[view]
+            found = dict.fromkeys(found, everybody)
         return found
+
+    def _person_replaced(self, view: View, delta: float) -> float:
+        """Epsilon of one person at several clients replaced by another, who empties its places and fills them again:
+        twice epsilon, at (1 + exp(epsilon)) times the delta of each."""
+        epsilon = 0.0
+        while True:
+            found = self._epsilon(self.spent, delta / (1 + math.exp(min(epsilon, 700.0))))[view]
+            if found <= epsilon or math.isinf(found):
+                return 2 * found
+            epsilon = found * (1 + REPLACED_STEP)
 
     def replaced(self, view: View, delta: float) -> Promise:
         """Epsilon against an observer of one record replaced by another, at record level, of the client that pays most,
@@ -400,8 +421,8 @@ class Ledger:
 
     def rows_epsilons(self, view: View, delta: float) -> dict[str, float]:
         """Epsilon against an observer of a person with each number of `ROWS` at one client, by that number as a text,
-        at record level; empty where only promises are known, or noise is in whole numbers."""
-        if self._promises() or self._entries:
+        at record level; empty where persons are protected, only promises are known, or noise is in whole numbers."""
+        if self._promises() or self._entries or self.unit is Unit.PERSON:
             return {}
         found = self._recipes(self.spent[VIEWS.index(view)], view).values()
         pools = {tuple(sorted(set(recipes))) for recipes in found}
@@ -416,9 +437,15 @@ class Ledger:
         """Accuracy by observer of the best attack that tells whether the worst-off unit took part."""
         if not self.unit.record_level:
             return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
+        distinct = self._distinct(self.spent).items()
+        if self.sites > 1:
+            return {
+                view: _attack_accuracy(tuple(sorted({one for one, _ in histories})), self.promised(), self.sites)
+                for view, histories in distinct
+            }
         return {
-            view: max((_attack_accuracy(*history) for history in histories), default=0.5)
-            for view, histories in self._distinct(self.spent).items()
+            view: max((_attack_accuracy((one,), promise) for one, promise in histories), default=0.5)
+            for view, histories in distinct
         }
 
     def recipes(self) -> set[SeenRecipe]:
@@ -446,15 +473,30 @@ class Ledger:
         worst = {}
         for view, histories in self._distinct(spent).items():
             gaps = self._gaps(view)
+            if self.sites > 1:
+                worst[view] = self._person_epsilon({recipe for recipe, _ in histories}, delta, gaps)
+                continue
             found = (_record_epsilon(recipe, delta, gaps, promise) for recipe, promise in histories)
             worst[view] = max(found, default=0.0)
         return worst
+
+    def _person_epsilon(self, recipes: Collection[Recipe], delta: float, gaps: Sequence[Gap]) -> float:
+        """Epsilon of a person at several clients, whose records went through any of `recipes`; infinite beside what is
+        only promised, which says nothing of several clients."""
+        if self._promises():
+            return math.inf
+        known = tuple(sorted(recipe for recipe in recipes if recipe))
+        if not known:
+            return 0.0
+        return _record_epsilon(
+            tuple(itertools.chain(*known)), delta, gaps, NO_PROMISE, lambda _, at: sites_epsilon(known, self.sites, at)
+        )
 
     def _gaps(self, view: View, client: int | None = None) -> list[Gap]:
         """Gaps that whole numbers add to an observer's epsilon of a client, or of the client that has sent most."""
         found = []
         for (pool, shares), sent in self._entries.items():
-            many = int(sent.max() if client is None else sent[client])
+            many = self.sites * int(sent.max() if client is None or self.sites > 1 else sent[client])
             found += [integer_gap(many, pool, shares, view)] if many else []
         return found
 
@@ -608,11 +650,11 @@ def _record_epsilon(
     return epsilon + (integers.total_epsilon(gaps, functools.partial(cost, recipe), left) if recipe else 0.0)
 
 
-def _attack_accuracy(recipe: Recipe, promise: Promise) -> float:
-    """Accuracy of the best attack on records with a recipe and a promise: the noise that keeps a promise is presumed to
-    be Gaussian."""
+def _attack_accuracy(recipes: tuple[Recipe, ...], promise: Promise, sites: int = 1) -> float:
+    """Accuracy of the best attack on a unit with one of several recipes, at so many `sites`, and a promise: the noise
+    that keeps a promise is presumed to be Gaussian."""
     epsilon, delta = promise
     if math.isinf(epsilon):
         return 1.0
     promised = attack_accuracy(mu_of(epsilon, delta)) if delta else 0.5
-    return min(1.0, record_attack_accuracy(recipe) + promised - 0.5)
+    return min(1.0, sites_attack_accuracy(recipes, sites) + promised - 0.5)

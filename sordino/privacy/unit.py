@@ -17,10 +17,12 @@ NOT_PERSONS = "Protects one row, not one person"
 
 
 class Unit(StrEnum):
-    """One client as a whole, or one record of a client. As a text, and in files, it is `client` or `record`."""
+    """One client as a whole, one record of a client, or one person with all of its records at a client. As a text, and
+    in files, it is `client`, `record` or `person`."""
 
     CLIENT = "client"
     RECORD = "record"
+    PERSON = "person"
 
     @property
     def record_level(self) -> bool:
@@ -29,9 +31,9 @@ class Unit(StrEnum):
         At record level a step sees records through noisy gradients and sealed values alone, and noise is planned by a
         `RecordPlan`: of each client's own, so that each message is covered by itself, or shared out over the messages
         of a sum. Otherwise a step sees its client's records as they are, noise covers the whole message, and its shares
-        add up over the cohort.
+        add up over the cohort. Persons are handled as records are: each contributes once, with all of its rows.
         """
-        return self is Unit.RECORD
+        return self is not Unit.CLIENT
 
     @property
     def neighbours(self) -> str:
@@ -47,23 +49,28 @@ class Unit(StrEnum):
 
         Args:
             clients: number of clients of the run.
-            records: training records of the client with most.
+            records: training records, or persons in training, of the client with most.
         """
         return records if self.record_level else clients
 
     def crowd(self, units: int) -> str:
         """The `units` among which delta hides one, in words."""
-        return f"a client with {units} records" if self.record_level else f"{units} clients"
+        return f"a client with {units} {self}s" if self.record_level else f"{units} clients"
 
     def vacuous_release(self) -> str:
         """Data that could be published bare under a delta of 1 / units, in words."""
-        return "one random record" if self.record_level else "one random client's whole data"
+        return VACUOUS[self]
 
     def caveats(self, figures: Mapping[str, float | None] | None = None, observer: str | None = None) -> list[str]:
         """Sentences that must stand beside every epsilon of this unit; arguments as for `rows_words`."""
-        return [rows_words(figures or {}, observer)] if self.record_level else []
+        return [rows_words(figures or {}, observer)] if self is Unit.RECORD else []
 
 
+VACUOUS: Mapping[Unit, str] = {
+    Unit.CLIENT: "one random client's whole data",
+    Unit.RECORD: "one random record",
+    Unit.PERSON: "all rows of one random person",
+}
 NEIGHBOURS: Mapping[Unit, str] = {
     Unit.CLIENT: (
         "one client's contributions replaced by nothing, under the same schedule; who takes part is public and fixed"
@@ -71,6 +78,10 @@ NEIGHBOURS: Mapping[Unit, str] = {
     Unit.RECORD: (
         "one record's contents replaced by nothing (it contributes nothing), its place kept; how many records each "
         "client has, and which client holds which, is public and fixed"
+    ),
+    Unit.PERSON: (
+        "all rows of one person replaced by nothing (they contribute nothing), its place kept; how many persons each "
+        "client has, and which client knows whom, is public and fixed"
     ),
 }
 
@@ -101,4 +112,14 @@ def protection(
         observer: likewise.
     """
     found = {"unit": str(unit), "neighbours": unit.neighbours}
-    return found | {"rows_not_persons": rows_words(figures or {}, observer)} if unit.record_level else found
+    return found | {"rows_not_persons": rows_words(figures or {}, observer)} if unit is Unit.RECORD else found
+
+
+def person_words(sites: int) -> str:
+    """Say which rows of a person are protected together; `sites` is the largest number of clients that know it."""
+    if sites > 1:
+        return f"Protects one person with all of its rows, at up to {sites} clients together."
+    return (
+        "Protects one person with all of its rows at one client. Somebody who is known to several clients pays at each "
+        "of them: declare max_sites_per_person."
+    )

@@ -79,7 +79,8 @@ WORDS: dict[str, str] = {
     ),
     "neighbours": (
         "The two worlds that epsilon compares: somebody who sees all that left can hardly tell in which of them they "
-        f"are. Where clients are the unit: {Unit.CLIENT.neighbours}. Where records are: {Unit.RECORD.neighbours}."
+        f"are. Where clients are the unit: {Unit.CLIENT.neighbours}. Where records are: {Unit.RECORD.neighbours}. "
+        f"Where persons are: {Unit.PERSON.neighbours}."
     ),
     "noise multiplier": (
         "The deviation of the noise over what one unit can change, for the protected observer, in one round. More "
@@ -103,6 +104,11 @@ WORDS: dict[str, str] = {
         "the smaller, the more), shards:2, labels:20%, or a function of your own."
     ),
     "peer": ("Another client, who also knows its own share of the noise. See `sordino explain views`."),
+    "person": (
+        "Somebody whom rows of a client are about. Where a column with codes of persons is declared (`--person`, or "
+        "`person` in a schema), methods that protect records protect persons instead: all rows of one contribute once "
+        f"to a sum. Neighbours: {Unit.PERSON.neighbours}."
+    ),
     "personal": (
         "The model with which a client predicts: trained from what the federation gave it on the client's own "
         "records. It stays at the client."

@@ -42,7 +42,11 @@ WHO: dict[View, str] = {
     "peer": "another client, which also knows its own part of the noise",
     "server": "whoever runs the server and sees every message of every client",
 }
-GUESSED = {Unit.CLIENT: "a client took part", Unit.RECORD: "a record was among those trained on"}
+GUESSED = {
+    Unit.CLIENT: "a client took part",
+    Unit.RECORD: "a record was among those trained on",
+    Unit.PERSON: "a person's rows were among those trained on",
+}
 """Fact about a unit that an attacker guesses."""
 NAMED = 12
 """Number of clients, or classes, that a sentence names."""

@@ -57,6 +57,8 @@ def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData
     """Decide for a run with `cohort` clients a round, where the experiment's wishes leave it open."""
     stack = min(stack_size(learner.layout.size), cohort)
     obstacle = why_not_stacked(method, learner, cohort, wishes.compiled == "always")
+    if method.unit.record_level and data.train.persons is not None:
+        obstacle = "gradients of persons are taken one client at a time"
     seconds: dict[Mode, float] = {}
     engine: Mode
     if wishes.engine == "stacked" and method.unit.record_level and obstacle:
@@ -188,7 +190,10 @@ def decide(
     """Decide what `compiled = asked` means. Worker processes are left out: results must not depend on their number."""
     if plan is None or device != "cpu":
         if asked == "always":
-            raise UserError('compiled = "always" is for record-level methods on the CPU: leave `compiled` out.')
+            raise UserError(
+                'compiled = "always" is for record-level methods on the CPU, where no persons are declared: leave '
+                "`compiled` out."
+            )
         return CompileChoice("never")
     if asked != "auto":
         return CompileChoice(asked, [f"Noisy gradient steps are {asked} compiled, as the experiment says."])

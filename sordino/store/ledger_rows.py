@@ -10,7 +10,7 @@ import numpy as np
 
 from sordino.privacy.ledger import Ledger, Row, head_of, split_attempt
 from sordino.privacy.release import PROMISED
-from sordino.privacy.unit import protection
+from sordino.privacy.unit import Unit, protection
 from sordino.privacy.views import VIEWS
 from sordino.store.journal import DamagedJournalError, rows_after
 from sordino.store.store import RunRow, Store, unfinished
@@ -91,7 +91,17 @@ def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
         head = head_of(rows, store.lacking)
         rows += rows_after(store.path(row.run), len(rows), head, row.begun, store.lacking)
     last = max((int(one.clients().max()) for one in rows), default=-1) + 1
-    return Ledger(max(last, row.result.clients if row.result else 0), row.unit, rows)
+    return Ledger(max(last, row.result.clients if row.result else 0), row.unit, rows, sites_per_person(row))
+
+
+def sites_per_person(row: RunRow) -> int:
+    """Largest number of clients that one person is known to, as a run's experiment declares it; one where it protects
+    no persons."""
+    if row.unit is not Unit.PERSON:
+        return 1
+    table = row.configuration.get("table") or {}
+    declared = row.configuration.get("max_sites_per_person") or table.get("max_sites_per_person") or 1
+    return int(declared)
 
 
 def went_on(row: RunRow, store: Store) -> bool:

@@ -13,6 +13,11 @@ A run that does not say how it dealt them is a deal of its own.
 **Ends.** A run counts with all that it was going to spend, unless it ended as its schedule says: whoever stops a run,
 or does not take it up again, may have chosen that by what clients had sent. So does one that is under way, and one
 whose files are gone or damaged.
+
+**Units.** What a run costs another unit than its own: one that protects clients costs a record twice their mu, and a
+person known to j clients 2 j times. One that protects persons costs a single row what it costs to replace its person's
+contribution by another, which moves a sum by twice the bound, whatever the sampling. One that protects records promises
+nothing to persons, of whom nobody counted the rows, and neither of the two promises anything to clients.
 """
 
 from __future__ import annotations
@@ -25,9 +30,9 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.privacy.accounting.across_runs import Run, dearest_epsilon
+from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.accounting.sampled_gaussian import Recipe
+from sordino.privacy.accounting.sampled_gaussian import Recipe, cover_recipes, sites_epsilon
 from sordino.privacy.budget.client_level_plan import planned_epsilon
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.budget.shared_noise import same_for_all
@@ -60,6 +65,8 @@ class Spent(TypedDict):
     there are three multipliers, in the order of `VIEWS`."""
     promised: NotRequired[list[float]]
     """An epsilon and its delta, where nothing more is known of what records paid."""
+    sites: NotRequired[int]
+    """Where persons are protected: the largest number of clients that one is known to; left out where that is one."""
     deal: NotRequired[str | None]
     """Digest of which client holds which record; left out, or None, where that was not stored."""
 
@@ -78,7 +85,7 @@ INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
 
 
 def _record_level(spent: Spent) -> bool:
-    """Whether a run protects records; in stored documents the unit is a text."""
+    """Whether a run protects records or persons; in stored documents the unit is a text."""
     return Unit(spent["unit"]).record_level
 
 
@@ -89,16 +96,18 @@ def spending_of_ledger(ledger: Ledger) -> Spent:
         return {"unit": Unit.CLIENT, "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
     recipes = [_recipe_document(recipe) for recipe in sorted(ledger.recipes())]
     epsilon, delta = ledger.promised()
+    found = _of_unit(ledger.unit, ledger.sites, recipes)
     if not delta:
-        return {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
+        return found
     if math.isinf(epsilon):
-        return {"unit": Unit.RECORD, "mu": [], "recipes": [INFINITE]}
-    return {
-        "unit": Unit.RECORD,
-        "mu": [],
-        "recipes": [one for one in recipes if one],
-        "promised": [float(epsilon), float(delta)],
-    }
+        return {**found, "recipes": [INFINITE]}
+    return {**found, "recipes": [one for one in recipes if one], "promised": [float(epsilon), float(delta)]}
+
+
+def _of_unit(unit: Unit, sites: int, recipes: list[list[list[float]]]) -> Spent:
+    """Spending of a run that protects records or persons."""
+    found: Spent = {"unit": unit, "mu": [], "recipes": recipes}
+    return {**found, "sites": sites} if sites > 1 else found
 
 
 class Sum(TypedDict):
@@ -119,7 +128,8 @@ class Sum(TypedDict):
     """Largest epsilon of one client over the runs of one deal alone, at the requested delta; None unless the requested
     unit is a client."""
     unprotected: int
-    """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
+    """Runs among them that promise nothing to the unit: they protect records or persons, and the unit is a client, or
+    records, and the unit is a person."""
     sampled: bool
     """Whether records were sampled in one of them. A limit on the sum of such runs holds only if no run's settings were
     chosen by the results of another: sums of loss distributions are no filter, those of mu^2 are."""
@@ -155,11 +165,11 @@ def _limit(configurations: Sequence[Mapping[str, Any]], runs: int) -> tuple[floa
 def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
     """Compose several runs on the same people for a unit: the one place where runs are added up.
 
-    A run that protected records protects no client as a whole, of whichever deal; what a run released of whole clients
-    counts for each of their records.
+    A run that protected records protects no client as a whole, of whichever deal, and no person; what a run released of
+    whole clients counts for each of their records.
     """
     costly = [one for one in spent if spends(one)]
-    others = [one for one in costly if not unit.record_level and _record_level(one) and INFINITE not in one["recipes"]]
+    others = [one for one in costly if not _counts_for(one, unit) and INFINITE not in one["recipes"]]
     deals = _by_deal(costly)
     within = None
     if not unit.record_level:
@@ -212,7 +222,7 @@ def compose(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, floa
         unit: The unit that the epsilon is about.
         delta: The delta at which it holds.
     """
-    cost = _of_records if unit.record_level else _of_clients
+    cost = {Unit.CLIENT: _of_clients, Unit.RECORD: _of_records, Unit.PERSON: _of_persons}[unit]
     whole = {view: cost(spent, view, delta) for view in VIEWS}
     return {view: epsilon if math.isfinite(epsilon) else None for view, epsilon in whole.items()}
 
@@ -223,9 +233,31 @@ def _of_clients(spent: Sequence[Spent], view: View, delta: float) -> float:
     return epsilon_of(math.hypot(*(math.inf if part is None else part for part in parts)), delta)
 
 
+def _counts_for(spent: Spent, unit: Unit) -> bool:
+    """Whether what a run promises says anything of a unit."""
+    own = Unit(spent["unit"])
+    return own is Unit.CLIENT or own is unit or (own, unit) == (Unit.PERSON, Unit.RECORD)
+
+
+def _of_persons(spent: Sequence[Spent], view: View, delta: float) -> float:
+    """Return the epsilon of persons for an observer: infinite if a run protects records only."""
+    if not all(_counts_for(one, Unit.PERSON) for one in spent):
+        return math.inf
+    promised = [one["promised"][0] for one in spent if "promised" in one]
+    sites = max((one.get("sites", 1) for one in spent), default=1)
+    runs = tuple(_observed_run(one, view) for one in spent)
+    if sites == 1:
+        return dearest_epsilon(runs, delta) + sum(promised)
+    if promised:  # which say nothing of somebody known to several clients
+        return math.inf
+    # Every run's contributions go through all that any of its clients' did.
+    whole = merge_recipes([recipe for run in runs for recipe in cover_recipes(run)[:1]])
+    return sites_epsilon((whole,), sites, delta) if whole else 0.0
+
+
 def _of_records(spent: Sequence[Spent], view: View, delta: float) -> float:
     """Return the epsilon of records for an observer."""
-    runs = tuple(_observed_run(one, view) for one in spent)
+    runs = tuple(_row_of_person(_observed_run(one, view), Unit(one["unit"])) for one in spent)
     return dearest_epsilon(runs, delta) + sum(one["promised"][0] for one in spent if "promised" in one)
 
 
@@ -243,6 +275,14 @@ def _observed_run(spent: Spent, view: View) -> Run:
     return (((1.0, 1 / (2 * mu), 1),),) if mu else ()
 
 
+def _row_of_person(run: Run, unit: Unit) -> Run:
+    """Return the recipes that a single row went through in a run: where persons are protected, its person's limited
+    mean may move by twice the limit, and what sampling hides of that is not counted."""
+    if unit is not Unit.PERSON:
+        return run
+    return tuple(tuple((1.0, multiplier / 2, count) for _, multiplier, count in recipe) for recipe in run)
+
+
 def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:
     """Refuse a run with which its people would spend more than `budget_over_runs` in this store.
 
@@ -257,7 +297,7 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
     if run is not None:  # without a limit, it may have spent more than it was going to
         more = larger(spending_of_run(store.get(run), store), more)
     more["deal"] = prepared.data.deal
-    unit, view = prepared.method.unit, prepared.experiment.protect_from
+    unit, view = prepared.unit, prepared.experiment.protect_from
     total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more], run)
     within = total["epsilon_within_deal"]
     epsilon = None if within is not None and within[view] is None else total["epsilon"][view]
@@ -283,6 +323,8 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
         return "plan a smaller epsilon"
     if None in more["mu"] or INFINITE in more["recipes"]:
         return "something leaves its clients without noise, so that no budget covers it; take a method that adds noise"
+    if total["unprotected"] and total["unit"] is Unit.PERSON:
+        return "an earlier run protects rows, whoever they are about, and says nothing of a person's rows together"
     if total["unprotected"]:
         return "an earlier run protects records, no whole client; take a method that protects records too"
     return "an earlier run let something leave without noise, and no later one can make up for that"
@@ -291,7 +333,7 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
 def planned(told: Terms) -> Spent:
     """Most that a run will spend, if its method asks everybody once in each of its turns and reads single messages only
     as it declares."""
-    unit, releases = told.method.unit, all_releases(told.declared)
+    unit, releases = told.unit, all_releases(told.declared)
     bare = any(not release.private or not release.known_beforehand() for release in releases)
     if bare or (releases and told.allowance.known):
         return _unbounded(unit)
@@ -300,7 +342,7 @@ def planned(told: Terms) -> Spent:
         promised = [[epsilon, at[0]] for recipe in pools.pop(PROMISED, {}).values() for epsilon, at, _ in recipe]
         distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
         recipes = [_recipe_document(recipe) for recipe in distinct]
-        found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
+        found = _of_unit(unit, told.sites, recipes)
         return {**found, "promised": max(promised)} if promised else found
     if not any(release.private for release in releases):  # nothing leaves
         return {"unit": unit, "mu": [0.0] * len(VIEWS), "recipes": []}
@@ -402,7 +444,8 @@ def sentence(total: OverRuns, view: View) -> str | None:
     if total["runs"] < 2:
         return None
     others, within, epsilon = total["unprotected"], total["epsilon_within_deal"], total["epsilon"][view]
-    why = f" ({others} of them protect{'s' if others == 1 else ''} records, no whole client)" if others else ""
+    whom = "rows, whoever they are about" if total["unit"] is Unit.PERSON else "records, no whole client"
+    why = f" ({others} of them protect{'s' if others == 1 else ''} {whom})" if others else ""
     at = f"({view}, delta = {delta_text(total['delta'])})"
     told = [f"{total['runs']} stored runs used these people's data."]
     if within is None or not total["unit"].record_level:
@@ -505,6 +548,8 @@ def _repeated(plan: Spent, times: int) -> Spent:
         "mu": [None if mu is None else mu * math.sqrt(times) for mu in plan["mu"]],
         "recipes": [[[*charge[:-1], times * charge[-1]] for charge in one] for one in plan["recipes"]],
     }
+    if "sites" in plan:
+        found["sites"] = plan["sites"]
     return {**found, "promised": [times * part for part in plan["promised"]]} if "promised" in plan else found
 
 
@@ -520,7 +565,7 @@ def larger(one: Spent, other: Spent) -> Spent:
         mu = [None if first is None or second is None else max(first, second) for first, second in pairs]
         return {"unit": Unit.CLIENT, "mu": mu, "recipes": []}
     recipes = [*one["recipes"], *(recipe for recipe in other["recipes"] if recipe not in one["recipes"])]
-    found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
+    found = _of_unit(Unit(one["unit"]), one.get("sites", 1), recipes)
     promised = [run["promised"] for run in (one, other) if "promised" in run]
     return {**found, "promised": [max(part) for part in zip(*promised, strict=True)]} if promised else found
 

@@ -19,7 +19,6 @@ from sordino.experiment.run import carry_on, register
 from sordino.federation.run_state import TransientState
 from sordino.federation.transcript import Exchange, Transcript
 from sordino.method import Method
-from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Release
 from sordino.store.store import Store
 from sordino.util.processes import single_threaded
@@ -71,7 +70,7 @@ class OneRound:
         prepared = prepared if data is None else dataclasses.replace(prepared, data=data)
         folder.mkdir(parents=True, exist_ok=True)
         transcript = Transcript()
-        self.ledger = Ledger(schedule.clients, prepared.method.unit)
+        self.ledger = prepared.ledger()
         self.asked = transcript.exchanges
         self.gate = gate_of(prepared)
         run_state = TransientState(self.ledger, transcript=transcript)

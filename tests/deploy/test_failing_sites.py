@@ -17,7 +17,7 @@ from sordino.deploy.protocol import wire
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.session import Session
 from sordino.deploy.site.status import status
-from sordino.privacy.gradients import BlankRecords
+from sordino.privacy.gradients import BlankRecords, Units
 from sordino.privacy.sealed import open_sealed
 
 CASES: dict[str, dict[str, Any]] = {
@@ -154,6 +154,7 @@ def test_what_an_evaluation_leaves_behind_is_not_worked_with(name: str, tmp_path
 
 
 def test_an_owner_can_stop_a_site_in_a_step(tmp_path: Path) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
     with federation(tmp_path, rounds=1) as made:
         context = made.sites[0].context
         with pytest.raises(KeyboardInterrupt), context.log_errors("a step"):
@@ -191,5 +192,5 @@ def test_records_that_say_nothing_give_null_contributions() -> None:
     losses, right = BlankRecords._judged(blank, torch.zeros(3), torch.ones(4, 2), torch.ones(4))
     assert bool(losses.isnan().all() and right.isnan().all())
     assert not BlankRecords._clipped_sum(blank, torch.ones(3), torch.tensor([0, 1])).any()
-    made = BlankRecords(torch.ones(4, 2), torch.ones(4), torch.zeros(4, dtype=torch.bool), None, None)  # type: ignore[arg-type]
+    made = BlankRecords(Units(torch.ones(4, 2), torch.ones(4)), torch.zeros(4, dtype=torch.bool), None, None)  # type: ignore[arg-type]
     assert not open_sealed(made.projected(torch.ones(2, 3))).any()

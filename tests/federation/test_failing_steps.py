@@ -20,6 +20,8 @@ from sordino.method import Method, Result
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, Update, sends
+from sordino.store import run_files
+from sordino.store.journal import Journal
 from sordino.store.spending import spending_of_run
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.testing.case import Case
@@ -359,3 +361,26 @@ def test_an_own_step_cannot_blame_the_machine(
     prepared = Case(Failing(), tmp_path).prepared(store=tmp_path, engine="one-by-one", personal="own")
     done = carry_on(prepared, store, row.run)
     assert any("failed at a client in round 2" in sentence for sentence in done.not_covered)
+
+
+def test_own_code_cannot_blame_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Failing, "error", MemoryError)
+    row, _ = failed(Failing(), tmp_path, UserError)
+    assert (row.state, row.failed) == ("failed", "local failed at a client in round 2 (MemoryError)")
+
+
+def test_charges_of_own_code_are_on_disk_before_anything_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[bool] = []
+
+    class Noted(Journal):
+        def __init__(self, *arguments: Any) -> None:
+            made.append(arguments[5])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(run_files, "Journal", Noted)
+    monkeypatch.setitem(FAILS, "step", False)
+    prepared, store, run = prepared_run(Failing(), tmp_path)
+    carry_on(prepared, store, run)
+    assert made == [True]

@@ -24,7 +24,7 @@ from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.clipping import CompiledSum, clipped_sum, compile_sum, trace
 from sordino.privacy.gate import SampledGradients
-from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.gradients import PrivateRecords, Units
 from sordino.privacy.noise import Seeded
 from sordino.tasks import Classification
 from sordino.util.processes import CAN_FORK
@@ -138,8 +138,7 @@ def check_steps(case: Case, made: CompiledSum) -> None:
         none = torch.zeros(count, dtype=torch.bool)
         eager, quick = (
             PrivateRecords(
-                x[:count],
-                case.y[:count],
+                Units(x[:count], case.y[:count]),
                 none,
                 case.keeper,
                 SampledGradients(Seeded(0, "identity", repeats=True), (0, 0), (rate, 1.0, 3), case.clip),

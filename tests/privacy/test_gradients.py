@@ -32,7 +32,7 @@ from sordino.privacy.budget.allowance import Allowance, Outlook
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
 from sordino.privacy.clipping import clipping_factors
 from sordino.privacy.gate import Gate, SampledGradients, SeparateGradients
-from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.gradients import PrivateRecords, Units, validation_records
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import MECHANISMS, MechanismName
@@ -198,7 +198,7 @@ def private(
 ) -> PrivateRecords:
     """Records of which none is set aside; `purpose` is the question's number and the client."""
     exit = SampledGradients(source, purpose, charge, torch.as_tensor(clip))
-    return PrivateRecords(x, y, torch.zeros(len(y), dtype=torch.bool), keeper, exit)
+    return PrivateRecords(Units(x, y), torch.zeros(len(y), dtype=torch.bool), keeper, exit)
 
 
 def records(charge: Sampled = (0.5, 2.0, 3)) -> tuple[PrivateRecords, Tensor, Learner, Tensor, Tensor]:
@@ -234,7 +234,7 @@ def test_validation_records_are_judged_one_by_one() -> None:
 
     def losses() -> Tensor:
         return open_sealed(
-            PrivateRecords(x, y, torch.ones(7, dtype=torch.bool), Singles(learner), None).judged(flat)[0]
+            PrivateRecords(Units(x, y), torch.ones(7, dtype=torch.bool), Singles(learner), None).judged(flat)[0]
         )
 
     before = losses()
@@ -314,7 +314,7 @@ def judging(clip: float, bare: bool = False) -> tuple[PrivateRecords, Tensor, Te
     """Records of which the first ten are set aside, a model, and the norm of each record's gradient in each layer."""
     _, flat, learner, x, y = records()
     exit = SampledGradients(Seeded(0, "identity"), (0, 7), (1.0, 2.0, 3), torch.tensor(clip))
-    data = PrivateRecords(x, y, torch.arange(40) < 10, Bookkeeper(learner), exit, bare)
+    data = PrivateRecords(Units(x, y), torch.arange(40) < 10, Bookkeeper(learner), exit, bare)
     singles = [learner.gradient(flat, Batch(x[k : k + 1], y[k : k + 1], y, None)) for k in range(40)]
     layers = learner.layout.layers
     return data, flat, torch.stack([torch.stack([part.norm() for part in one.split(layers)]) for one in singles])
@@ -410,7 +410,7 @@ def test_separate_tensors_have_noise_in_proportion_to_their_own_thresholds(noise
     gate = Gate(Allowance(records=record_plan()), Seeded(0, "identity"), MECHANISMS[noise])
     rate, z, steps = gate.allowance.of_records.charge(0)
     exit = gate.gradients(0, 0, torch.tensor(SEPARATE), sizes)
-    data = PrivateRecords(x, y, torch.zeros(10, dtype=torch.bool), keeper, exit)
+    data = PrivateRecords(Units(x, y), torch.zeros(10, dtype=torch.bool), keeper, exit)
     drawn = torch.stack([data.gradient(flat) for _ in range(steps)]).double()
     for part, clip in zip(drawn.split(sizes, dim=1), SEPARATE, strict=True):
         low, high = chi2.ppf([5e-7, 1 - 5e-7], part.numel())
@@ -425,7 +425,7 @@ def test_separate_tensors_are_clipped_each_by_itself() -> None:
     _, flat, learner, x, y = records()
     sizes, source = learner.layout.sizes, Seeded(0, "identity")
     exit = SeparateGradients(source, (0, 7), (1.0, 1e-12, 1), torch.tensor(SEPARATE), MECHANISMS["float"], sizes)
-    data = PrivateRecords(x, y, torch.zeros(40, dtype=torch.bool), Bookkeeper(learner), exit)
+    data = PrivateRecords(Units(x, y), torch.zeros(40, dtype=torch.bool), Bookkeeper(learner), exit)
     total = torch.zeros_like(flat)
     for i in range(40):
         one = learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None))
@@ -475,7 +475,7 @@ def measured(clip: float = 0.5) -> tuple[PrivateRecords, Tensor, Learner, Tensor
     x, y, aside = torch.randn(60, 6), torch.randint(0, 3, (60,)), torch.arange(60) % 3 == 0
     keeper = Bookkeeper(Learner(module, Classification.numbered(10)))
     exit = SampledGradients(Seeded(0, "identity"), (0, 7), (0.5, 2.0, 3), torch.as_tensor(clip))
-    return PrivateRecords(x, y, aside, keeper, exit), flatten(module), keeper.learner, x, y, aside
+    return PrivateRecords(Units(x, y), aside, keeper, exit), flatten(module), keeper.learner, x, y, aside
 
 
 def test_which_validation_records_are_within_the_threshold() -> None:

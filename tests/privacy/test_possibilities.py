@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sordino.privacy.accounting import across_runs
 from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.accounting.loss_distribution import Masses, compose
+from sordino.privacy.accounting.loss_distribution import Losses, Masses, compose
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.record_level_plan import plan_records
 
@@ -31,6 +31,12 @@ def enveloped(runs: tuple[Run, ...], delta: float = DELTA) -> float:
 def one_by_one(runs: tuple[Run, ...], delta: float = DELTA) -> float:
     """The dearest combination."""
     return max(record_epsilon(merge_recipes(chosen), delta) for chosen in itertools.product(*runs))
+
+
+def test_infinite_losses_count_at_every_epsilon() -> None:
+    found = across_runs._upper(Losses(np.ones(1), np.array([0.25]), 0.5), np.array([0.0, 2.0]))
+    assert found[0] >= 0.5 + 0.25 * -math.expm1(-1)
+    assert found[1] >= 0.5
 
 
 def added_up(runs: tuple[Run, ...], delta: float = DELTA) -> float:

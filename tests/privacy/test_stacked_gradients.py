@@ -15,7 +15,7 @@ from sordino.learning.descent import InPlace
 from sordino.learning.network import Learner
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.gate import BareGradients, SampledGradients, StackedGradients
-from sordino.privacy.gradients import PrivateRecords, PrivateRows, Stack
+from sordino.privacy.gradients import PrivateRecords, PrivateRows, Stack, Units
 from sordino.privacy.integers import Words
 from sordino.privacy.mechanism import FLOATS, MECHANISMS, Mechanism
 from sordino.privacy.noise import Covered, Seeded
@@ -75,7 +75,7 @@ class Three:
         rows = []
         for k, size in enumerate(SIZES):
             x, y = self.x[k, :size], self.y[k, :size]
-            data = PrivateRecords(x, y, torch.zeros(size, dtype=torch.bool), keeper, self.others[k])
+            data = PrivateRecords(Units(x, y), torch.zeros(size, dtype=torch.bool), keeper, self.others[k])
             rows.append(torch.stack([data.gradient(self.flat[k].clone()) for _ in range(2)]))
         return torch.stack(rows)
 

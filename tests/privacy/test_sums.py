@@ -35,7 +35,7 @@ from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan, pl
 from sordino.privacy.budget.shared_noise import Noise
 from sordino.privacy.clipping import GAMMA, check_weights, clipping_factors, weighted_factors
 from sordino.privacy.gate import DrawnBatch, Gate
-from sordino.privacy.gradients import BlankRecords, PrivateRecords, PrivateRows, Stack
+from sordino.privacy.gradients import BlankRecords, PrivateRecords, PrivateRows, Stack, Units
 from sordino.privacy.integers import RECORDS, Gap, charged_multiplier
 from sordino.privacy.ledger import Ledger, join_drawn, number_of_attempt
 from sordino.privacy.mechanism import FLOATS, MECHANISMS
@@ -243,7 +243,7 @@ class Both:
         size = self.sizes[client]
         x, y, nobody = self.x[client, :size], self.y[client, :size], torch.zeros(size, dtype=torch.bool)
         made: PrivateRecords = kind(
-            x, y, nobody, keeper(self.learner), None, False, None, self.batch(client), (5, (client,))
+            Units(x, y), nobody, keeper(self.learner), None, False, None, self.batch(client), (5, (client,))
         )
         return made
 
@@ -462,7 +462,7 @@ def test_a_record_that_overflows_now_and_then_moves_a_sum_by_no_more_than_its_th
     def total(seed: int, odd: float) -> Tensor:
         records = torch.where((torch.arange(30) == 7).unsqueeze(1), odd, x)
         batch = DrawnBatch(SOURCE, (0, 0), 1.0, limit)
-        data = PrivateRecords(records, y, nobody, keeper(learner), None, False, None, batch)
+        data = PrivateRecords(Units(records, y), nobody, keeper(learner), None, batch=batch)
         torch.manual_seed(seed)
         return open_sealed(data.gradient_sum(flat, weights)).double()
 
@@ -476,7 +476,7 @@ def test_a_record_that_overflows_now_and_then_moves_a_sum_by_no_more_than_its_th
 def test_steps_without_such_a_release_get_no_sums() -> None:
     both = Both()
     nobody = torch.zeros(12, dtype=torch.bool)
-    data = PrivateRecords(both.x[1], both.y[1], nobody, Bookkeeper(both.learner), None)
+    data = PrivateRecords(Units(both.x[1], both.y[1]), nobody, Bookkeeper(both.learner), None)
     for take in (data.gradient_sum, data.batch_within):
         with pytest.raises(UserError, match="declare `GradientSum`"):
             take(both.flat)

@@ -13,7 +13,7 @@ from sordino.cli.audit import _store_document
 from sordino.data import formats
 from sordino.errors import UserError, check_writable
 from sordino.util import files
-from sordino.util.files import LARGEST_TEXT, keep_file, read_file, rotate, write_whole
+from sordino.util.files import LARGEST_TEXT, check_file, keep_file, read_file, rotate, write_whole
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,3 +168,11 @@ def test_the_output_of_a_process_goes_on_in_a_new_log(tmp_path: Path) -> None:
     assert process(script, tmp_path / "a.log").code == 0
     assert (tmp_path / "a.log").read_text() == "after\n"
     assert (tmp_path / "a.log.1").read_text() == "x" * 2000 + "\n"
+
+
+def test_the_length_of_a_file_is_looked_at_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_bytes(b"12345")
+    check_file(path, 5)
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        check_file(path, 4)

@@ -68,10 +68,10 @@ PLAN = "plan"
 class ReservingLedger(Ledger):
     """A ledger in which each client pays its whole budget once."""
 
-    def __init__(self, delta: float, plan: RecordPlan, needs: RecordNeeds) -> None:
+    def __init__(self, delta: float, plan: RecordPlan, needs: RecordNeeds, unit: Unit) -> None:
         """`plan` is that of clients with as many records as the experiment declares, `needs` what their steps need."""
         self._delta, self._plan, self._needs = delta, plan, needs
-        super().__init__(len(plan.turns), Unit.RECORD)
+        super().__init__(len(plan.turns), unit)
 
     def epsilon_so_far(self, delta: float) -> dict[View, float]:
         """Epsilon of the turns so far at a site with as many records as are declared, since other sites' noise is not
@@ -153,7 +153,7 @@ def start(
             configuration=experiment.model_dump(mode="json", exclude={"store"}) | {"data": AT_SITES},
             identity=terms.identity,
             people=people,
-            unit=terms.method.unit,
+            unit=terms.unit,
             rounds=experiment.rounds,
             planned=to_be_kept(terms, deal),
         ),
@@ -229,9 +229,9 @@ def _advance(
 
 def _open_files(store: Store, run: str, terms: DeployedTerms) -> RunFiles:
     """Open the stored state of a deployed run. Every round is saved: sites would have to be asked, and pay, again."""
-    plan, ledger = terms.allowance.records, Ledger(terms.schedule.clients, terms.method.unit)
+    plan, ledger = terms.allowance.records, terms.ledger()
     if plan is not None and plan.shared is None:
-        ledger = ReservingLedger(terms.budget.delta, plan, terms.method.record_needs())
+        ledger = ReservingLedger(terms.budget.delta, plan, terms.method.record_needs(), terms.unit)
     return RunFiles(store, run, terms.identity, ledger, saves_every_round=True)
 
 

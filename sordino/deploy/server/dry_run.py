@@ -34,7 +34,7 @@ def try_script(terms: DeployedTerms, gate: Gate, ground: Ground, rounds: int = R
     """Run the first rounds of a method with answers that are all zero, and return the questions that it asked; raise
     what a deployment refuses."""
     terms = replace(terms, schedule=replace(terms.schedule, rounds=min(rounds, terms.schedule.rounds)))
-    run_state, nobody = _Unpaid(Ledger(terms.schedule.clients, terms.method.unit), terms), _Nobody(terms)
+    run_state, nobody = _Unpaid(terms.ledger(), terms), _Nobody(terms)
     server = assemble(terms, nobody, run_state, gate=gate, ground=ground, evaluate=False)
     with single_threaded():
         server.run_script(terms.initial)

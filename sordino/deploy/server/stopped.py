@@ -46,7 +46,7 @@ def summarize_stopped(run: str, store: Store, ledger: Ledger) -> tuple[Summary, 
     with contextlib.closing(DeploymentJournal(store.path(run))) as journal:
         names = [name for name, _ in journal.fact("roster")]
         notes, trial_of = journal.fact("notes") or [], journal.fact("trial_of")
-    paid = Ledger(terms.schedule.clients, terms.method.unit, ledger.rows)
+    paid = terms.ledger(ledger.rows)
     uploaded = sum(one["bytes"] for one in store.curve(run))
     files = _Files(paid, row.seconds, uploaded, (row.planned or {}).get("deal"))
     ending = Ending(Restored({}, row.rounds_done, 0), None, None, {}, [], as_scheduled=False)

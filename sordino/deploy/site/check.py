@@ -52,7 +52,7 @@ class SiteCheck:
             "records_declared": self.terms.experiment.records_each,
             "rounds": self.terms.turns,
             "sampling": None if sums is None else float(sums.sampling[self.number]),
-            "unit": self.terms.method.unit,
+            "unit": self.terms.unit,
             "epsilon": None if cost is None else {view: finite_or_none(value) for view, value in cost.items()},
             "delta": self.terms.budget.delta,
             "promised": self.promised,
@@ -75,12 +75,12 @@ def check_experiment(folder: Path, experiment: Experiment) -> SiteCheck:
         check_first_questions(terms, number, policy)
         data = encode_records(read_records(folder, policy.rules), terms, policy.rules, secret)
         records = {"train": int(data.train.sizes[number]), "test": int(data.test.sizes[number])}
-        _check_data(terms, number, records["train"], data.people)
+        _check_data(terms, number, int(data.train.units[number]), data.people)
         if terms.allowance.records is not None:
             check_reservation(entries, reservation_entry("a run to come", terms, number), policy)
     except RefusedError as refused:
         refusal = explain(refused)
-    spent = SiteSpending.of(entries, policy.view).epsilon(policy.rules.unit, policy.rules.max_delta)
+    spent = SiteSpending.of(entries, policy.view).by_rules(policy.rules)
     limits = (policy.rules.max_epsilon, spent, policy.view)
     return SiteCheck(policy.rules.name, refusal, records, terms, number, *limits)
 

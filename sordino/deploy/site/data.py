@@ -13,8 +13,9 @@ import torch
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.data.encoding import Encoding, Source
-from sordino.data.own import ClientFile, number_labels, read_arrays
+from sordino.data.own import PERSON_ARRAY, ClientFile, number_labels, read_arrays
 from sordino.data.people import known_people, people_of
+from sordino.data.persons import collect, draw_rows, number_codes
 from sordino.data.tables import Table, read_table
 from sordino.deploy.site.rules import RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
@@ -74,11 +75,26 @@ def encode_records(
             x = terms.extractor.apply(x, None if folder is None else folder / FEATURES)
     except UserError as error:
         raise RefusedError("data", error) from error
-    test = found.test if found.test is not None else _choose_test_records(len(y), rules.test_fraction, secret)
+    of_whom = terms.experiment.person_rules
+    if of_whom is not None and found.persons is None:
+        raise RefusedError("data", f"{file.path} has no {PERSON_ARRAY!r} that says whom its records are about")
+    person = None if found.persons is None else number_codes(found.persons, np.zeros(len(y), dtype=np.int64))
+    test = found.test
+    if test is None:
+        units = np.arange(len(y)) if person is None else person
+        test = _choose_test_records(int(units.max(initial=-1)) + 1, rules.test_fraction, secret)[units]
     if test.all():
         raise RefusedError("data", f"{file.path} has no training records")
     many = terms.schedule.clients
-    train, held = (_repeat_for_clients(x[places], y[places], many) for places in (~test, test))
+    if person is None or of_whom is None:
+        train = _repeat_for_clients(x[~test], y[~test], many)
+    else:
+        places = np.flatnonzero(~test)
+        places = places[draw_rows(person[places], of_whom.max_rows, _stream(secret, b"rows of persons"))]
+        places = places[np.argsort(person[places], kind="stable")]
+        known = collect(person[places], np.zeros(len(places), dtype=np.int64), 1, of_whom)
+        train = replace(_repeat_for_clients(x[places], y[places], many), persons=known.repeated(many))
+    held = _repeat_for_clients(x[test], y[test], many)
     name = file.path.stem
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
@@ -99,14 +115,16 @@ def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[Cli
     source: Source = "options" if terms.experiment.table is None else "schema"
     if terms.experiment.table is not None:
         table = read_table(table.path, schema.format_of(table.path.stem))
-    elif set(table.columns) != set(schema.columns):
+    elif set(table.columns) != {*schema.columns, *([] if schema.person is None else [schema.person])}:
         raise UserError(f"{table.path} does not have the declared columns {', '.join(schema.columns)}.")
     else:
-        table = replace(table, columns={name: table.columns[name] for name in schema.columns})
+        kept = {name: table.columns[name] for name in schema.columns}
+        table = replace(table, columns=kept | {name: table.columns[name] for name in (schema.person,) if name})
     found = Encoding(table, schema, schema.format_of(table.path.stem), source).result()
     refuse(str(table.path), found.problems)
     labels = [schema.label.values[place] for place in found.labels[found.kept]]
-    return ClientFile(table.path, found.x[found.kept], labels, None), found.counted
+    codes = None if found.persons is None else np.array(found.persons)[found.kept].tolist()
+    return ClientFile(table.path, found.x[found.kept], labels, None, persons=codes), found.counted
 
 
 def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,9 +139,13 @@ def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.nda
     """Mask of the test records, chosen by the site's secret so that it does not depend on their content."""
     many = min(records - 1, max(1, round(records * fraction))) if records > 1 else 0
     chosen = np.zeros(records, dtype=bool)
-    key = int.from_bytes(hashlib.sha256(secret + b"test records").digest(), "big")
-    chosen[np.random.default_rng(key).permutation(records)[:many]] = True
+    chosen[_stream(secret, b"test records").permutation(records)[:many]] = True
     return chosen
+
+
+def _stream(secret: bytes, purpose: bytes) -> np.random.Generator:
+    """Generator for a choice that follows from the site's secret alone."""
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(secret + purpose).digest(), "big"))
 
 
 def _repeat_for_clients(x: torch.Tensor, y: torch.Tensor, clients: int) -> Split:

@@ -113,7 +113,7 @@ def _derive_allowed_terms(
         data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
         try:
             terms.method.check_data(data.people)
-            terms.at_site(number, int(data.train.sizes[number]))
+            terms.at_site(number, int(data.train.units[number]))
         except UserError as error:
             raise RefusedError("data", error) from error
     for sentence in data.disclosed:

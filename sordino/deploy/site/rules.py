@@ -83,7 +83,7 @@ RULES_CHANGED = (
     "before the site takes part."
 )
 LIMITS = {
-    "unit": 'unit = "client", or "record"',
+    "unit": 'unit = "client", "record" or "person"',
     "max_epsilon": "max_epsilon = 4.0",
     "max_delta": "max_delta = 1e-5",
     "min_cohort": "min_cohort = 3",
@@ -91,7 +91,7 @@ LIMITS = {
 }
 """Limits that `site.toml` must set, each with an example. They have no defaults, so that a truncated file allows
 nothing."""
-NEWER_LIMITS = ("max_sampling", "max_rounds", "features", "feature_files")
+NEWER_LIMITS = ("max_sampling", "max_rounds", "features", "feature_files", "max_sites_per_person")
 """Limits that earlier versions did not know; where they are not set, the rules have the digest that these wrote."""
 
 
@@ -109,7 +109,10 @@ class Rules(BaseModel):
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the records kept for testing, where the file has no test records of its own."""
     unit: Unit
-    """Unit of the guarantee: this site as a whole, or each of its records."""
+    """Unit of the guarantee: this site as a whole, each of its records, or each person with all of its records."""
+    max_sites_per_person: int | None = Field(default=None, ge=1)
+    """Largest number of sites that know one of this site's persons; one where this is missing. An experiment must
+    declare at least as many."""
     max_epsilon: float = Field(gt=0)
     """Most that all runs on these data may cost together, as epsilon at `max_delta`."""
     max_delta: float = Field(gt=0, lt=1)
@@ -210,6 +213,14 @@ class SitePolicy:
         if terms.method.unit.record_level and not rules.unit.record_level:
             raise RefusedError(
                 "experiment", "it protects records, but `unit` says that this site as a whole is to be protected"
+            )
+        if terms.method.unit.record_level and terms.unit is not rules.unit:
+            raise RefusedError("experiment", f"it protects one {terms.unit}, but `unit` says {rules.unit}")
+        if terms.unit is Unit.PERSON and terms.sites < (rules.max_sites_per_person or 1):
+            raise RefusedError(
+                "experiment",
+                f"it protects persons known to {terms.sites} site(s), but max_sites_per_person is "
+                f"{rules.max_sites_per_person}",
             )
         models = 2 if experiment.personal == "blend" else 1  # at the end: the server's, and its mean over the rounds
         if models * terms.initial.nbytes > rules.max_message_mb * MEGABYTE:

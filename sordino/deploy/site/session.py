@@ -34,10 +34,11 @@ from sordino.federation.execution import EXECUTIONS
 from sordino.federation.message import Each
 from sordino.learning.metrics import sums_on_test_records
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row, number_of_attempt
+from sordino.privacy.ledger import Row, number_of_attempt
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Public, Releases, due, same_turns
+from sordino.privacy.unit import Unit
 from sordino.util.files import rotate
 from sordino.util.processes import note_signals
 
@@ -162,7 +163,7 @@ class Session:
             data: The site's records, under every client's number.
             secret: The site's secret, from which everything random but noise is drawn.
         """
-        allowance = terms.at_site(number, int(data.train.sizes[number]))
+        allowance = terms.at_site(number, int(data.train.units[number]))
         gate = Gate(allowance, noise_source(terms, secret), MECHANISMS["integers"])
         clients = Clients(terms.method, terms.learner, data, gate, EXECUTIONS["one-by-one"])
         blank = terms.method.memory(terms.initial) | {"participations": torch.zeros(())}
@@ -229,14 +230,14 @@ class Session:
 
     def price(self, question: ReceivedQuestion, releases: Releases, public: Public) -> list[Entry]:
         """Ledger rows that charge for a question, computed by this site's own code."""
-        ledger = Ledger(self.terms.schedule.clients, self.terms.method.unit)
+        ledger = self.terms.ledger()
         about = (question.number, question.id.round, question.step)
         rows = ledger.charge(releases, *about, self.gate.allowance, public)
         try:
             self.terms.check_reserved(rows)
         except UserError as error:
             raise RefusedError("bounds", error) from error
-        return [release_entry(question.id, self.terms.method.unit, row) for row in rows]
+        return [release_entry(question.id, self.terms.unit, row) for row in rows]
 
     def reservation(self) -> Entry:
         """Ledger row that reserves the most that the run may cost records; written with its first release of them."""
@@ -315,10 +316,13 @@ def reservation_entry(run: str, terms: DeployedTerms, number: int) -> Entry:
     """Ledger row that reserves the most that a run may cost the records of client `number`.
 
     Where observers meet different noise, `views` has what each of them may learn, and `epsilon` is the largest of it.
+    `unit` is there where persons are protected, and not records.
     """
     found = terms.reserved(number)
     differ = {"views": found} if len(set(found.values())) > 1 else {}
-    return Entry("reserve", {"run": run, "epsilon": max(found.values()), "delta": terms.budget.delta, **differ})
+    whom = {"unit": str(Unit.PERSON)} if terms.unit is Unit.PERSON else {}
+    content = {"run": run, "epsilon": max(found.values()), "delta": terms.budget.delta}
+    return Entry("reserve", {**content, **differ, **whom})
 
 
 def noise_source(terms: DeployedTerms, secret: bytes) -> Source:

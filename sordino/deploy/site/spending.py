@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sordino.deploy.site.ledger import Entry, row_from
-from sordino.deploy.site.rules import RefusedError, SitePolicy
+from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
 from sordino.deploy.site.session import Session
 from sordino.privacy import integers
 from sordino.privacy.accounting.gaussian import epsilon_of
@@ -39,6 +39,8 @@ class SiteSpending:
     """Number of noisy whole numbers that left, by the guaranteed shares of noise in what an outsider sees of them."""
     reserved: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Epsilon and delta reserved for each run that protects records."""
+    protected: set[Unit] = field(default_factory=set)
+    """Units that these runs protect: records, or persons."""
     spoiled: bool = False
     """Whether another ledger of these data may exist; nothing is left to spend then."""
     doubtful: bool = False
@@ -53,7 +55,8 @@ class SiteSpending:
                 found.add(row_from(entry))
             elif entry.kind == "reserve":
                 seen = entry.content.get("views", {}).get(view, entry.content["epsilon"])
-                found.reserve(entry.content["run"], seen, entry.content["delta"])
+                unit = Unit(entry.content.get("unit", Unit.RECORD))
+                found.reserve(entry.content["run"], seen, entry.content["delta"], unit)
             elif entry.kind == "spoiled":
                 found.spoiled = True
             elif entry.kind in ("accepted", "confirmed"):
@@ -68,13 +71,15 @@ class SiteSpending:
         if row.entries:
             self.entries[row.shares] = self.entries.get(row.shares, 0) + row.entries
 
-    def reserve(self, run: str, epsilon: float, delta: float) -> None:
-        """Reserve the most that a run may cost records."""
+    def reserve(self, run: str, epsilon: float, delta: float, unit: Unit = Unit.RECORD) -> None:
+        """Reserve the most that a run may cost records, or persons."""
         self.reserved[run] = (epsilon, delta)
+        self.protected.add(unit)
 
-    def epsilon(self, unit: Unit, delta: float) -> float:
-        """Epsilon spent for a unit at `delta`; infinity where no epsilon holds."""
-        if self.spoiled or self.doubtful:
+    def epsilon(self, unit: Unit, delta: float, sites: int = 1) -> float:
+        """Epsilon spent for a unit at `delta`; infinity where no epsilon holds, as of persons in runs that protect rows
+        alone. Of persons, `sites` is the largest number of sites that know one."""
+        if self.spoiled or self.doubtful or (unit.record_level and self.protected - {unit}):
             return math.inf
         if not unit.record_level:
             return math.inf if self.reserved else self._site_epsilon(1, delta)
@@ -84,13 +89,18 @@ class SiteSpending:
             return math.inf
         if not self.squares:
             return records
-        return records + (self._site_epsilon(2, left) if left > 0 else math.inf)
+        moved = 2 * sites if unit is Unit.PERSON else 2
+        return records + (self._site_epsilon(moved, left) if left > 0 else math.inf)
 
-    def fits(self, unit: Unit, epsilon: float, delta: float) -> bool:
-        """Whether the spending is within a budget of `epsilon` at `delta`."""
+    def fits(self, rules: Rules) -> bool:
+        """Whether the spending is within the budget of a site's rules."""
         return not (self.spoiled or self.doubtful) and (
-            math.isinf(epsilon) or self.epsilon(unit, delta) <= epsilon * ROUNDING
+            math.isinf(rules.max_epsilon) or self.by_rules(rules) <= rules.max_epsilon * ROUNDING
         )
+
+    def by_rules(self, rules: Rules) -> float:
+        """Epsilon spent for the unit of a site's rules, at their delta."""
+        return self.epsilon(rules.unit, rules.max_delta, rules.max_sites_per_person or 1)
 
     def _site_epsilon(self, times: int, delta: float) -> float:
         """Epsilon of the releases that protect the site, whose mu is multiplied by `times`."""
@@ -136,8 +146,8 @@ def authorize_payment(
 def _check_budget(spending: SiteSpending, policy: SitePolicy) -> None:
     """Refuse spending beyond the site's budget."""
     rules = policy.rules
-    if not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta):
-        now = spending.epsilon(rules.unit, rules.max_delta)
+    if not spending.fits(rules):
+        now = spending.by_rules(rules)
         figure = "infinite" if math.isinf(now) else round_up(now)
         over = f"over all runs epsilon would be {figure} for the {policy.view}"
         alone = "" if policy.roster is not None else "; without a pinned roster other sites' noise does not count"

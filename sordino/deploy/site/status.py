@@ -38,10 +38,7 @@ def status(folder: Path) -> dict[str, Any]:
         rules_now = policy.digest(ledger.fact("secret"))
         runs = [_run_status(folder, ledger, one) for one in ledger.runs()]
     spent = {view: SiteSpending.of(entries, view) for view in VIEWS}
-    figures = {
-        view: one.epsilon(rules.unit, rules.max_delta) if unwitnessed is None else math.inf
-        for view, one in spent.items()
-    }
+    figures = {view: one.by_rules(rules) if unwitnessed is None else math.inf for view, one in spent.items()}
     return {
         "name": rules.name,
         "identity": identity.hex(),

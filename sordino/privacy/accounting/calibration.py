@@ -16,7 +16,7 @@ import scipy
 from sordino.errors import UserError
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
-from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
+from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon, sites_epsilon
 
 SEARCH_CODE = ("dominating_pairs.py", "gaussian.py", "loss_distribution.py", "sampled_gaussian.py")
 """The files of this folder that decide where a search ends."""
@@ -104,7 +104,9 @@ MIN_RATE_SHARE = 1e-6
 
 
 @functools.lru_cache(maxsize=65536)
-def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, others: Recipe = ()) -> float:
+def record_multiplier(
+    epsilon: float, delta: float, rate: float, steps: int, others: Recipe = (), sites: int = 1
+) -> float:
     """Smallest noise multiplier, to a quarter of a percent, with which `steps` sampled steps stay within a budget.
 
     Args:
@@ -113,13 +115,21 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
         rate: probability with which a record enters a batch.
         steps: number of noisy sums over all rounds.
         others: everything else that the records go through.
+        sites: number of clients at which a person goes through all of this; one for records.
     """
 
     def excess(place: int) -> float:
-        return excess_over((*others, (rate, FINE**place, steps)), epsilon, delta)
+        return excess_over((*others, (rate, FINE**place, steps)), epsilon, delta, _cost_at(sites))
 
-    search = ("multiplier", epsilon, delta, rate, steps, others)
-    place = _search(search, excess, lambda: likely_place(epsilon, delta, rate, steps, others), -LAST_PLACE, LAST_PLACE)
+    search = ("multiplier", epsilon, delta, rate, steps, others, *_more_than_one(sites))
+    further = round(math.log(sites, FINE))  # without sampling, noise grows with their number
+    place = _search(
+        search,
+        excess,
+        lambda: likely_place(epsilon, delta, rate, steps, others) + further,
+        -LAST_PLACE,
+        LAST_PLACE,
+    )
     if place is None:
         raise UserError(
             f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
@@ -130,7 +140,13 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
 
 @functools.lru_cache(maxsize=65536)
 def record_rate(
-    epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0, others: Recipe = ()
+    epsilon: float,
+    delta: float,
+    multiplier: float,
+    steps: int,
+    most: float = 1.0,
+    others: Recipe = (),
+    sites: int = 1,
 ) -> float:
     """Largest sampling rate up to `most`, to a quarter of a percent, at which `steps` steps stay within a budget.
 
@@ -141,12 +157,13 @@ def record_rate(
         steps: number of noisy sums over all rounds.
         most: largest sampling rate.
         others: everything else that the records go through.
+        sites: number of clients at which a person goes through all of this; one for records.
     """
 
     def excess(place: int) -> float:
-        return excess_over((*others, (most * FINE**-place, multiplier, steps)), epsilon, delta)
+        return excess_over((*others, (most * FINE**-place, multiplier, steps)), epsilon, delta, _cost_at(sites))
 
-    search = ("rate", epsilon, delta, multiplier, steps, most, others)
+    search = ("rate", epsilon, delta, multiplier, steps, most, others, *_more_than_one(sites))
     place = _search(search, excess, lambda: 0, 0, math.floor(-math.log(MIN_RATE_SHARE, FINE)))
     if place is None:
         raise UserError(
@@ -156,7 +173,9 @@ def record_rate(
     return most * FINE**-place
 
 
-def affordable_turns(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
+def affordable_turns(
+    epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = (), sites: int = 1
+) -> int:
     """Number of turns, up to `most`, that fit into a budget.
 
     Args:
@@ -165,14 +184,26 @@ def affordable_turns(epsilon: float, delta: float, charge: Sampled, most: int, o
         charge: sampling rate, noise multiplier and steps of one turn.
         most: largest number of turns.
         others: everything else that the records go through.
+        sites: number of clients at which a person goes through all of this; one for records.
     """
     rate, multiplier, steps = charge
 
     def excess(fewer: int) -> float:
-        return excess_over((*others, (rate, multiplier, steps * (most - fewer))), epsilon * (1 + 1e-9), delta)
+        recipe = (*others, (rate, multiplier, steps * (most - fewer)))
+        return excess_over(recipe, epsilon * (1 + 1e-9), delta, _cost_at(sites))
 
     place = first_within(excess, 0, 0, most)
     return 0 if place is None else most - place
+
+
+def _cost_at(sites: int) -> Callable[[Recipe, float], float]:
+    """Accountant of one person at so many clients, or of one record."""
+    return record_epsilon if sites == 1 else lambda recipe, delta: sites_epsilon((recipe,), sites, delta)
+
+
+def _more_than_one(sites: int) -> tuple[int, ...]:
+    """Part of a search's key: nothing for one client, as in caches of versions that knew no others."""
+    return () if sites == 1 else (sites,)
 
 
 def _search(

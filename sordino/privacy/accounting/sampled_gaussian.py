@@ -64,6 +64,48 @@ def person_epsilon(parts: tuple[tuple[Recipe, int], ...], delta: float) -> float
     return _epsilon(steps, delta, lambda: quick_record_epsilon(spread, delta))
 
 
+@functools.lru_cache(maxsize=65536)
+def sites_epsilon(recipes: tuple[Recipe, ...], sites: int, delta: float) -> float:
+    """Epsilon of one person who is known to up to `sites` clients, all of whose contributions are emptied at once.
+
+    Args:
+        recipes: recipes that contributions of the person may have gone through, of all clients and of all pools: which
+            clients know it, and in which pool it is there, nobody says.
+        sites: largest number of clients that know it.
+        delta: delta at which epsilon holds.
+
+    Observers see either the sum of all contributions under one noise, or each client's message by itself: the larger of
+    the two costs counts.
+    """
+    if sites == 1:
+        return max((record_epsilon(recipe, delta) for recipe in recipes), default=0.0)
+    return min((_at_sites(recipe, sites, delta) for recipe in cover_recipes(recipes)), default=0.0)
+
+
+def _at_sites(recipe: Recipe, sites: int, delta: float) -> float:
+    """Epsilon of a person, each of whose contributions at `sites` clients goes through the same recipe."""
+    apart = tuple((rate, multiplier, count * sites) for rate, multiplier, count in recipe)
+    return max(person_epsilon(((recipe, sites),), delta), record_epsilon(apart, delta))
+
+
+def cover_recipes(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Recipes each of which costs no less than any of `recipes`: one with all of their kinds of steps, each as often as
+    it occurs in any of them, and one with the largest rate, the least noise and the most steps."""
+    different = sorted({recipe for recipe in recipes if recipe})
+    if len(different) < 2:
+        return different
+    counts: dict[tuple[float, float], int] = {}
+    for recipe in different:
+        mine: dict[tuple[float, float], int] = {}
+        for rate, multiplier, count in recipe:
+            mine[rate, multiplier] = mine.get((rate, multiplier), 0) + count
+        for kind, count in mine.items():
+            counts[kind] = max(counts.get(kind, 0), count)
+    every = tuple((*kind, count) for kind, count in sorted(counts.items()))
+    most = max(sum(count for _, _, count in recipe) for recipe in different)
+    return [every, ((max(rate for rate, _ in counts), min(z for _, z in counts), most),)]
+
+
 def _spread_noise(recipe: Recipe, contributions: int) -> Recipe:
     """Recipe of one record that costs no less than several contributions of one person to each sum.
 
@@ -153,6 +195,26 @@ def record_attack_accuracy(recipe: Recipe) -> float:
     if all(rate == 1 for rate, _, _ in recipe):
         return unsampled
     return min(unsampled, max((1 + losses.delta()) / 2 for losses in compose(recipe, 1e-5)))
+
+
+@functools.lru_cache(maxsize=65536)
+def sites_attack_accuracy(recipes: tuple[Recipe, ...], sites: int) -> float:
+    """The balanced accuracy of the best attacker who must tell whether a person is there; arguments are those of
+    `sites_epsilon`."""
+    if sites == 1:
+        return max((record_attack_accuracy(recipe) for recipe in recipes), default=0.5)
+    found = [0.5]
+    for recipe in cover_recipes(recipes)[:1]:
+        if any(multiplier == 0 for _, multiplier, _ in recipe):
+            return 1.0
+        together: list[Steps] = [(RowsPair(rate, z, sites), count) for rate, z, count in recipe]
+        apart: list[Steps] = [(RecordPair(rate, z), count * sites) for rate, z, count in recipe]
+        for steps in (together, apart):
+            unsampled = attack_accuracy(_mu_without_sampling(steps))
+            sampled = any(rate < 1 for rate, _, _ in recipe)
+            exact = max((1 + one.delta()) / 2 for one in compose_pairs(steps, 1e-5)) if sampled else unsampled
+            found.append(min(unsampled, exact))
+    return max(found)
 
 
 def _mu_without_sampling(steps: Sequence[Steps]) -> float:

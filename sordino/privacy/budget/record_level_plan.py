@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sordino.errors import UserError
 from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
@@ -144,6 +145,7 @@ def plan_records(
     needs: RecordNeeds = RecordNeeds(),
     varied: Varied = "noise",
     sharing: Callable[[float], Noise] | None = None,
+    sites: int = 1,
 ) -> RecordPlan:
     """Plan the noise for each client's budget, or how often a client may take part with a given `multiplier`.
 
@@ -159,6 +161,7 @@ def plan_records(
         varied: what differs between clients with different budgets.
         sharing: makes the noise on sums over all clients' records, which is shared out over their messages, from a
             multiplier; needed where there are such sums.
+        sites: largest number of clients that one person is known to, where persons are protected.
 
     Records that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
     themselves.
@@ -171,13 +174,19 @@ def plan_records(
     plan = plan_without_noise(records, budgets, batch=batch, epochs=epochs, turns=turns, needs=needs, varied=varied)
     if needs.sums:
         assert sharing is not None
-        return _plan_sums(plan, delta, turns, multiplier, needs, sharing)
+        return _plan_sums(plan, delta, turns, multiplier, needs, sharing, sites)
+    if sites > 1 and (needs.means or needs.matrix_share):
+        raise UserError(
+            "max_sites_per_person is above 1, and this method also releases figures of records that it sets aside, or "
+            "of all records at once: what a person pays for these at one client and for gradients at another is not "
+            "planned. Take a method that sends gradients alone, as dp-fedsgd and dp-fedavg-record do."
+        )
     sampling, steps = plan.sampling, plan.steps
     if varied != "noise" and multiplier is None:
         largest = float(budgets.max())
         asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)
         others = _matrix(needs, largest, delta)
-        multiplier = quick_multiplier(*asked) if varied == "fitted" else record_multiplier(*asked, others)
+        multiplier = quick_multiplier(*asked) if varied == "fitted" else record_multiplier(*asked, others, sites)
     kinds = np.stack([sampling, steps, budgets], axis=1)
     different, kind_of = np.unique(kinds, axis=0, return_inverse=True)
     for kind, (rate, count, budget) in enumerate(different.tolist()):
@@ -193,16 +202,16 @@ def plan_records(
         if needs.means:
             plan.mean_multipliers[who] = math.sqrt(needs.means * turns) / mu_of(budget, delta)
         if multiplier is None:
-            plan.multipliers[who] = record_multiplier(budget, delta, rate, int(count) * turns, others)
+            plan.multipliers[who] = record_multiplier(budget, delta, rate, int(count) * turns, others, sites)
         elif varied == "fitted":
             plan.multipliers[who] = multiplier
             plan.sampling[who] = fitted_rate(budget, delta, multiplier, int(count) * turns, rate)
         elif varied == "sampling":
             plan.multipliers[who] = multiplier
-            plan.sampling[who] = record_rate(budget, delta, multiplier, int(count) * turns, rate, others)
+            plan.sampling[who] = record_rate(budget, delta, multiplier, int(count) * turns, rate, others, sites)
         else:
             plan.multipliers[who] = multiplier
-            plan.turns[who] = affordable_turns(budget, delta, (rate, multiplier, int(count)), turns, others)
+            plan.turns[who] = affordable_turns(budget, delta, (rate, multiplier, int(count)), turns, others, sites)
     return plan
 
 
@@ -251,6 +260,7 @@ def _plan_sums(
     multiplier: float | None,
     needs: RecordNeeds,
     sharing: Callable[[float], Noise],
+    sites: int,
 ) -> RecordPlan:
     """Plan sums over all clients' records, with one noise for all: records of clients with smaller budgets are sampled
     more rarely.
@@ -262,24 +272,25 @@ def _plan_sums(
         multiplier: noise over sensitivity of every sum, where it is given.
         needs: the declared rate, and the share of mu^2 of sums that are released once.
         sharing: makes the noise that is shared out over messages from its multiplier.
+        sites: contributions of one person to a sum; without sampling, they cost so many times the mu of one.
     """
     least, largest, rates = float(plan.budgets.min()), float(plan.budgets.max()), plan.sampling.copy()
     if not math.isfinite(least):  # the given noise decides, for everything that leaves
         assert multiplier is not None
         alone = multiplier
     else:
-        alone = 1 / mu_of(least, delta)
+        alone = sites / mu_of(least, delta)
         once = _once(needs, alone)
         if needs.rate is None:
             multiplier = alone
         else:
             if multiplier is None and needs.rate == 1:  # no coins: mu^2 of all sums adds up to that of the budget
-                left = mu_of(largest, delta) ** 2 - sum(count / z**2 for _, z, count in once)
+                left = (mu_of(largest, delta) / sites) ** 2 - sum(count / z**2 for _, z, count in once)
                 multiplier = math.sqrt(turns / left) * (1 + CLOSED_FORM_MARGIN)
             elif multiplier is None:
-                multiplier = record_multiplier(largest, delta, needs.rate, turns, once)
+                multiplier = record_multiplier(largest, delta, needs.rate, turns, once, sites)
             for budget in np.unique(plan.budgets).tolist():
-                rates[plan.budgets == budget] = record_rate(budget, delta, multiplier, turns, needs.rate, once)
+                rates[plan.budgets == budget] = record_rate(budget, delta, multiplier, turns, needs.rate, once, sites)
     return replace(
         plan,
         sampling=rates,

@@ -28,7 +28,7 @@ from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
 
-LEARNED = {Unit.CLIENT: "client took part", Unit.RECORD: "record was used"}
+LEARNED = {Unit.CLIENT: "client took part", Unit.RECORD: "record was used", Unit.PERSON: "person's rows were used"}
 """Fact about one unit that an observer may learn."""
 
 
@@ -100,10 +100,9 @@ def protection(run: RunContent) -> str:
     replaced = replacement_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
     observer = observer_of_figures(run.summary.epsilon, run.summary.protect_from)
     whose = "" if observer is None else f" for the {observer}"
-    protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
-    return " ".join(
-        [f"{protecting} {replaced}{whose}.", *neighbour_words(Unit.RECORD, run.summary.epsilon_rows, observer)]
-    )
+    unit = run.summary.unit
+    protecting = f"One {unit} is protected, at delta = {delta}; for one {unit} that is replaced by another epsilon is"
+    return " ".join([f"{protecting} {replaced}{whose}.", *neighbour_words(unit, run.summary.epsilon_rows, observer)])
 
 
 def experiment_file(run: RunContent) -> str:

@@ -62,10 +62,11 @@ def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
-            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; if one "
-            f"record is replaced by another: at most {replaced}{whose}"
+            f"at delta = {delta_text(plan.delta)}; protects one {plan.unit} of the client that spends most"
+            + ("" if plan.epsilon_replace_one is None else f"; if one {plan.unit} is replaced by another: at most ")
+            + ("" if plan.epsilon_replace_one is None else f"{replaced}{whose}")
         ),
-        *(Text(sentence) for sentence in neighbour_words(Unit.RECORD, plan.epsilon_rows, observer)),
+        *(Text(sentence) for sentence in neighbour_words(Unit(plan.unit), plan.epsilon_rows, observer)),
         "",
         _clients_table(plan.clients),
     ]

@@ -140,14 +140,14 @@ def _meaning(summary: Summary) -> list[str]:
     if observer is not None:
         noise, whose = f"clients share the noise, which was planned for: {observer}", f" (for the {observer})"
     sentences = [
-        f"{at}; protects one record; {noise}",
-        *neighbour_words(Unit.RECORD, summary.epsilon_rows, observer),
+        f"{at}; protects one {summary.unit}; {noise}",
+        *neighbour_words(summary.unit, summary.epsilon_rows, observer),
     ]
     if level.epsilon_clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())
         replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
         sentences.append(f"over clients{whose}: {spread}")
-        sentences.append(f"if one record is replaced by another{whose}: {replaced}")
+        sentences.append(f"if one {summary.unit} is replaced by another{whose}: {replaced}")
     return sentences
 
 
