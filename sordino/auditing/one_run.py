@@ -29,7 +29,8 @@ from sordino.auditing.client_canaries import EXCESS_LENGTH, entrywise
 from sordino.auditing.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.auditing.recorded_run import Recorded, record
 from sordino.auditing.sum_conformance import unknown_to
-from sordino.data.dataset import ClientData
+from sordino.data.dataset import ClientData, Dealt, Split
+from sordino.data.persons import Persons
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
 from sordino.federation.transport import Answer, ClientMemory, Transport
@@ -304,13 +305,37 @@ def _draw_canaries(prepared: Prepared, client: int, count: int, random: np.rando
 
 
 def _with_canaries(prepared: Prepared, canaries: Mapping[int, Canaries]) -> Prepared:
-    """The experiment in which the canaries that are there join their clients' records."""
+    """The experiment in which the canaries that are there join their clients' records; where persons are protected,
+    each as one with as many equal rows as a person may have."""
+    persons = prepared.data.train.persons
+    if persons is not None:
+        return _with_persons(prepared, canaries, persons)
     everybody: list[Any] = [*prepared.data.clients]
     for client, (x, y, coins) in canaries.items():
         own, there = everybody[client], torch.from_numpy(coins)
         all_x, all_y = torch.cat([own.x, x[there]]), torch.cat([own.y, y[there]])
         everybody[client] = ClientData(own.name, all_x, all_y, own.x_test, own.y_test)
     return replace(prepared, data=replace(prepared.data, clients=tuple(everybody)))
+
+
+def _with_persons(prepared: Prepared, canaries: Mapping[int, Canaries], persons: Persons) -> Prepared:
+    """The experiment in which the canaries that are there join their clients' persons."""
+    data, rows, parts = prepared.data, persons.rules.max_rows, []
+    for client, own in enumerate(data.clients):
+        x, y, codes = own.x, own.y, persons.codes(client)
+        if client in canaries:
+            more_x, more_y, coins = canaries[client]
+            there = torch.from_numpy(coins)
+            x, y = (
+                torch.cat([mine, more[there].repeat_interleave(rows, dim=0)])
+                for mine, more in ((x, more_x), (y, more_y))
+            )
+            codes = np.append(codes, int(persons.counts[client]) + np.arange(int(coins.sum())).repeat(rows))
+        parts.append((x, y, codes))
+    names = [client.name for client in data.clients]
+    return replace(
+        prepared, data=replace(data, clients=Dealt(names, Split.of_persons(parts, persons.rules), data.test))
+    )
 
 
 def _of_sums(first: Recorded, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:

@@ -31,9 +31,11 @@ from sordino.auditing.bounds import Guesses
 from sordino.auditing.client_canaries import EXCESS_LENGTH, QUESTION_STRIDE, Tiled
 from sordino.auditing.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.auditing.recorded_run import Recorded, other_noise
+from sordino.data.dataset import Split
+from sordino.experiment.prepare import Prepared
+from sordino.federation.client import keeper_of, units_of
 from sordino.federation.transcript import Exchange
 from sordino.learning.network import Learner
-from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.gate import Gate, SampledGradients
@@ -190,32 +192,34 @@ def _largest_moves(run: Recorded, target: int, clip: float) -> tuple[float, floa
     part."""
     learner, flat, device = run.prepared.learner, run.prepared.initial, run.clients.device
     source = other_noise(run.prepared, 0)
-    x, y = (part[:BATCH].to(device) for part in run.prepared.data.train.part(target))
+    records = run.prepared.data.train
+    units = units_of(records, target, device).at(torch.arange(BATCH)[: int(records.units[target])])
     flat = flat.to(device)
 
-    def total(x: Tensor, y: Tensor) -> Tensor:
-        if len(y) == 0:
+    def total(units: Units) -> Tensor:
+        if len(units) == 0:
             return torch.zeros_like(flat, dtype=torch.float64)
         exit = SampledGradients(
             source, (QUESTION_STRIDE, target), (1.0, 0.0, 1), torch.tensor([clip])
         )  # everybody, without noise
         compiled = run.prepared.compiled if learner.module.training else None
-        keeper, nobody = learner.keeper(run.prepared.data.shape), torch.zeros(len(y), dtype=torch.bool, device=device)
-        data = PrivateRecords(Units(x, y), nobody, keeper, exit, compiled=compiled)
+        nobody = torch.zeros(len(units), dtype=torch.bool, device=device)
+        data = PrivateRecords(units, nobody, keeper_of(learner, records), exit, compiled=compiled)
         return data.gradient(flat).double() * data.expected_batch
 
     with torch.random.fork_rng(devices=[]):
-        if not torch.allclose(total(x, y), total(x, y), atol=VISIBLE * clip):
+        if not torch.allclose(total(units), total(units), atol=VISIBLE * clip):
             return 0.0, 0.0  # it draws random numbers
         moved, others = 0.0, 0.0
-        for place in {0, len(y) // 2, len(y) - 1}:
-            rest = torch.arange(len(y), device=device) != place
-            without = total(x[rest], y[rest])
+        for place in {0, len(units) // 2, len(units) - 1}:
+            rest = torch.arange(len(units), device=device) != place
+            without = total(units.at(rest))
             for scale in SCALES:
-                canary = x.clone()
-                canary[place] *= scale
-                change = total(canary, y) - without
-                alone = total(canary[~rest], y[~rest])
+                x = units.x.clone()
+                x[place] *= scale
+                canary = replace(units, x=x)
+                change = total(canary) - without
+                alone = total(canary.at(~rest))
                 moved = max(moved, float(change.norm()) / clip)
                 others = max(others, float((change - alone).norm()) / clip)
     return moved, others
@@ -257,13 +261,13 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[st
                 continue
             if release.made_of_gradients:
                 clip = torch.linalg.vector_norm(_thresholds(exchange, name, target))
-                found[name] = _gradient_base(gate, target, clip, trials, recorded.prepared.choice.engine == "stacked")
+                found[name] = _gradient_base(recorded.prepared, gate, target, clip, trials)
             elif isinstance(release, Average | Matrix):
                 found[name] = _once_base(gate, exchange, name, release, target, trials)
     return found
 
 
-def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: bool) -> Base:
+def _gradient_base(prepared: Prepared, gate: Gate, target: int, clip: Tensor, trials: int) -> Base:
     """Noisy gradients of a client all of whose records are canaries, or are not there; taken as the run takes them.
 
     Parts with noise of their own are attacked as one vector: what their noise is worth together is measured in the run.
@@ -280,9 +284,9 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: 
     for batch in range(math.ceil(trials / CANARIES)):
         there = torch.from_numpy(random.permutation(CANARIES) < CANARIES // 2)
         x = (long * torch.eye(CANARIES))[there]
-        y = torch.zeros(len(x), dtype=torch.int64)
-        take = _stacked_sum if stacked and len(plan.steps) > 1 else _sum
-        total = take(gate, QUESTION_STRIDE + batch, target, clip, x, y, learner)
+        stacked = prepared.choice.engine == "stacked" and len(plan.steps) > 1
+        take = _stacked_sum if stacked else _sum
+        total = take(gate, QUESTION_STRIDE + batch, target, clip, canaries(prepared, x), learner)
         columns = total[: 2 * CANARIES].reshape(2, CANARIES)
         score = ((columns[1] - columns[0]) / math.sqrt(2) / (multiplier * float(clip))).numpy()
         inside.append(score[there.numpy()])
@@ -290,17 +294,28 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: 
     return Base(multiplier, Scores.of(np.concatenate(inside), np.concatenate(outside)))
 
 
-def _sum(gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner) -> Tensor:
+def canaries(prepared: Prepared, x: Tensor) -> Split:
+    """Canaries of the first class as the only client's records: where persons are protected, each is one with as many
+    equal rows as a person may have."""
+    persons = prepared.data.train.persons
+    if persons is None:
+        return Split.of([(x, torch.zeros(len(x), dtype=torch.int64))])
+    rows, person = persons.rules.max_rows, np.arange(len(x))
+    x = x.repeat_interleave(rows, dim=0)
+    return Split.of_persons([(x, torch.zeros(len(x), dtype=torch.int64), person.repeat(rows))], persons.rules)
+
+
+def _sum(gate: Gate, question: int, target: int, clip: Tensor, records: Split, learner: Learner) -> Tensor:
     """The noisy sum of all gradients of a client's records, at a network of zeros."""
-    exit, nobody = gate.gradients(question, target, clip), torch.zeros(len(y), dtype=torch.bool)
-    data = PrivateRecords(Units(x, y), nobody, Bookkeeper(learner), exit)
+    units, exit = units_of(records, 0, torch.device("cpu")), gate.gradients(question, target, clip)
+    nobody = torch.zeros(len(units), dtype=torch.bool)
+    data = PrivateRecords(units, nobody, keeper_of(learner, records), exit)
     return data.gradient(torch.zeros(learner.layout.size)).double() * data.expected_batch
 
 
-def _stacked_sum(
-    gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner
-) -> Tensor:
+def _stacked_sum(gate: Gate, question: int, target: int, clip: Tensor, records: Split, learner: Learner) -> Tensor:
     """Noisy sum of all gradients of a client's records, at a network of zeros, taken together with another client's."""
+    x, y = records.x, records.y
     exit = gate.stacked_gradients(question, [target, 0 if target else 1], torch.stack([clip.reshape(1)] * 2))
     stack = Stack(torch.stack([x, x]), torch.stack([y, y]), [len(y)] * 2, learner, exit)
     rows = stack.gradients(torch.zeros(2, learner.layout.size), stack.figures["place"])

@@ -24,8 +24,9 @@ from sordino.auditing.bounds import Guesses
 from sordino.auditing.findings import SAID, SURE, Attack
 from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.data.dataset import Dealt, FederatedData, Split
+from sordino.data.persons import collect
 from sordino.federation.client import Clients
-from sordino.federation.execution import stack_size
+from sordino.federation.execution import EXECUTIONS, stack_size
 from sordino.federation.message import Each
 from sordino.federation.transcript import Exchange
 from sordino.method import Method
@@ -212,7 +213,8 @@ class _Copies:
     def _groups(self, step: str) -> list[list[int]]:
         """Copies that answer together, all of one side: the bytes of a group are then those of one side."""
         kinds = self._clients.kinds(step, np.arange(self._count), self._me["participations"].numpy())
-        together = self._together if (kinds == kinds[0]).all() else 1
+        alone = self._clients.protects_records and self._clients.execution is EXECUTIONS["one-by-one"]
+        together = self._together if (kinds == kinds[0]).all() and not alone else 1
         parts = [np.array_split(side, -(-len(side) // together)) for side in self._sides]
         return [group.tolist() for part in parts for group in part]
 
@@ -262,19 +264,26 @@ def _choose_message(releases: Releases, name: str, value: Tensor, coin: Tensor) 
 
 
 def _copies(data: FederatedData, target: int, coins: np.ndarray, emptied: float | None) -> FederatedData:
-    """A federation of copies of one client; where records are protected, the canary is the first record of half of
-    them, and the others have `emptied` features in its place."""
+    """A federation of copies of one client; where records or persons are protected, the canary is the first one of half
+    of them, and the others have `emptied` features in its place."""
     names = [f"copy-{number}" for number in range(len(coins))]
     test = data.test
     starts, sizes = (np.full(len(coins), one[target]) for one in (test.starts, test.sizes))
     tests = Split(test.x, test.y, starts, sizes)
-    x, y = data.train.part(target)
+    (x, y), persons = data.train.part(target), data.train.persons
     records, begins = len(y), np.zeros(len(coins), dtype=np.int64)
     if emptied is not None:
-        canary = 3 * torch.sign(x[:1] + 1e-3) * x.abs().max()
-        x, y = torch.cat([canary, x[1:], torch.full_like(x[:1], emptied), x[1:]]), torch.cat([y, y])
+        rows = 1 if persons is None else int(persons.rows[persons.starts[target]])
+        canary = 3 * torch.sign(x[:rows] + 1e-3) * x.abs().max()
+        x, y = torch.cat([canary, x[rows:], torch.full_like(x[:rows], emptied), x[rows:]]), torch.cat([y, y])
         begins = np.where(coins, 0, records)
     train = Split(x, y, begins, np.full(len(coins), records))
+    if persons is not None:
+        codes = persons.codes(target)
+        both = codes if emptied is None else np.append(codes, codes + len(persons.rows))
+        known, count = collect(both, np.zeros(len(both), dtype=np.int64), 1, persons.rules), int(persons.counts[target])
+        first = np.where(begins > 0, count, 0)
+        train = replace(train, persons=replace(known, starts=first, counts=np.full(len(coins), count)))
     return replace(data, clients=Dealt(names, train, tests))
 
 

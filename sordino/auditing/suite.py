@@ -58,7 +58,12 @@ def audit_prepared(
         view: ViewReport(truths[view]) if published is None else ViewReport(published, truths[view]) for view in VIEWS
     }
     report = Report(
-        prepared.experiment.method, method.variant, method.unit, delta, views, called=called(dict(prepared.experiment))
+        prepared.experiment.method,
+        method.variant,
+        prepared.unit,
+        delta,
+        views,
+        called=called(dict(prepared.experiment)),
     )
     if replays is not None:
         tell("tier 0: noise, bounds, sampling and charges")
@@ -68,7 +73,7 @@ def audit_prepared(
         replays.close()
     risk = (1 - SURE) / max(1, len({1, 2, 3} & set(tiers)))  # of all attacks together
     if 1 in tiers and method.is_private():
-        tell("tier 1: is one client, or one record, there?")
+        tell(f"tier 1: is one {prepared.unit} there?")
         report.trials = _attack_mechanism(first, trials, views, risk)
     if 2 in tiers and method.is_private():
         tell("tier 2: canaries in one real run")

@@ -24,15 +24,15 @@ from torch import Tensor
 from sordino import models
 from sordino.auditing.client_canaries import EXCESS_LENGTH, QUESTION_STRIDE, Tiled
 from sordino.auditing.findings import SAID, SURE, Attack, Scores
-from sordino.auditing.record_canaries import CANARIES, CANARY_FEATURE, Base, lower_epsilon, target_of
+from sordino.auditing.record_canaries import CANARIES, CANARY_FEATURE, Base, canaries, lower_epsilon, target_of
 from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.auditing.sum_conformance import messages, met_multiplier, tossed_rates, unknown_to
+from sordino.federation.client import keeper_of, units_of
 from sordino.federation.transcript import Exchange
 from sordino.learning.network import Learner
-from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.gate import Gate
-from sordino.privacy.gradients import PrivateRecords, Stack, Units
+from sordino.privacy.gradients import PrivateRecords, Stack
 from sordino.privacy.release import Public, Release
 from sordino.privacy.sealed import Sealed, open_sealed
 from sordino.privacy.views import VIEWS, View
@@ -168,7 +168,8 @@ class _Shots:
 
     def _gradients(self, gate: Gate, question: int, clip: Tensor, x: Tensor, learner: Learner) -> Tensor:
         """The target's sum at a network of zeros, taken as the run takes it."""
-        y, others = torch.zeros(len(x), dtype=torch.int64), len(gate.allowance.of_records.steps)
+        records, others = canaries(self.recorded.prepared, x), len(gate.allowance.of_records.steps)
+        x, y = records.x, records.y
         if self.recorded.prepared.choice.engine == "stacked" and others > 1:
             both = [self.target, 0 if self.target else 1]
             batches = gate.batches(question, both, clip.reshape(1, 1).expand(2, 1), self.release.normalised)
@@ -176,8 +177,9 @@ class _Shots:
             sealed = stack.gradient_sums(torch.zeros(2, learner.layout.size), stack.figures["place"])
             return open_sealed(sealed)[0]
         (batch,) = gate.batches(question, [self.target], clip.reshape(1, 1), self.release.normalised)
-        nobody = torch.zeros(len(y), dtype=torch.bool)
-        data = PrivateRecords(Units(x, y), nobody, Bookkeeper(learner), None, batch=batch)
+        units = units_of(records, 0, torch.device("cpu"))
+        nobody = torch.zeros(len(units), dtype=torch.bool)
+        data = PrivateRecords(units, nobody, keeper_of(learner, records), None, batch=batch)
         return open_sealed(data.gradient_sum(torch.zeros(learner.layout.size)))[0]
 
     def of_records(self, trials: int) -> Seen:

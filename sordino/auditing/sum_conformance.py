@@ -23,10 +23,11 @@ from sordino.auditing.recorded_run import Recorded, other_noise
 from sordino.auditing.recorder import RecordedRelease, Tosses, Watching
 from sordino.auditing.side_channels import copy_value
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.federation.client import Clients
+from sordino.federation.client import Clients, units_of
 from sordino.federation.execution import stack_size
 from sordino.federation.transcript import Exchange
 from sordino.privacy.gate import Gate
+from sordino.privacy.gradients import Units
 from sordino.privacy.ledger import Row, split_attempt
 from sordino.privacy.noise import Source
 from sordino.privacy.views import VIEWS, View, known_shares
@@ -212,10 +213,9 @@ class ForcedCoins:
 
 @dataclass(frozen=True)
 class Variant:
-    """Records of a copy of a client, and which of them are drawn."""
+    """Units of a copy of a client, and which of them are drawn."""
 
-    x: Tensor
-    y: Tensor
+    units: Units
     drawn: Tensor
 
 
@@ -240,10 +240,11 @@ def contributions(runs: Sequence[Recorded]) -> Iterator[Finding]:
 def _check_contributions(run: Recorded, target: int, exchange: Exchange) -> Iterator[tuple[str, Finding]]:
     """Let copies of a client answer one question, and yield a finding on each release that does not conform, by its
     name."""
-    x, y = (part[:BATCH] for part in run.prepared.data.train.part(target))
-    last, tests = len(y) - 1, []
+    units = units_of(run.prepared.data.train, target, torch.device("cpu"))
+    units = units.at(torch.arange(min(BATCH, len(units))))
+    last, tests = len(units) - 1, []
     for place, factor in dict.fromkeys([(0, 1.0), (last // 2, 1.0), (last // 2, QUIET), (last, 1.0)]):
-        tests.append(_variants(run, factor * x, y, place))
+        tests.append(_variants(run, replace(units, x=factor * units.x), place))
     sent = _sums_before_noise(run, target, exchange, [variant for test in tests for variant in test])
     if sent is None:  # the step draws random numbers: what one record does cannot be told from them
         return
@@ -272,19 +273,24 @@ def _check_contributions(run: Recorded, target: int, exchange: Exchange) -> Iter
             yield name, Finding(0, "contribution", sentence, refuted=True)
 
 
-def _variants(run: Recorded, x: Tensor, y: Tensor, place: int) -> list[Variant]:
+def _variants(run: Recorded, units: Units, place: int) -> list[Variant]:
     """Variants of a canary at one place: all others drawn; the same, while it says something else; the others without
     it; and for each of its sizes, all drawn, and it alone."""
-    everybody, rest = torch.ones(len(y), dtype=torch.bool), torch.arange(len(y)) != place
-    other, label = x.clone(), y.clone()
+    everybody, rest = torch.ones(len(units), dtype=torch.bool), torch.arange(len(units)) != place
+    other, label = units.x.clone(), units.y.clone()
     other[place] *= -SCALES[-1]
-    label[place] = run.prepared.data.task.shift(y[place : place + 1], 1)[0]
-    kept = rest if len(y) > 1 else everybody  # every client has a record
-    found = [Variant(x, y, rest), Variant(other, label, rest), Variant(x[kept], y[kept], everybody[kept])]
+    label[place] = run.prepared.data.task.shift(units.y[place : place + 1], 1)[0]
+    kept = rest if len(units) > 1 else everybody  # every client has a record
+    found = [
+        Variant(units, rest),
+        Variant(replace(units, x=other, y=label), rest),
+        Variant(units.at(kept), everybody[kept]),
+    ]
     for scale in (SCALES[0], SCALES[-1]):
-        canary = x.clone()
-        canary[place] *= scale
-        found += [Variant(canary, y, everybody), Variant(canary[~rest], y[~rest], everybody[~rest])]
+        x = units.x.clone()
+        x[place] *= scale
+        canary = replace(units, x=x)
+        found += [Variant(canary, everybody), Variant(canary.at(~rest), everybody[~rest])]
     return found
 
 
@@ -339,5 +345,15 @@ def _copies(data: FederatedData, target: int, variants: Sequence[Variant]) -> Fe
     count, test = len(variants), data.test
     starts, sizes = (np.full(count, one[target]) for one in (test.starts, test.sizes))
     tests = Split(test.x, test.y, starts, sizes)
-    train = Split.of([(variant.x, variant.y) for variant in variants])
+    if data.train.persons is None:
+        train = Split.of([(variant.units.x, variant.units.y) for variant in variants])
+    else:
+        train = Split.of_persons([_rows(variant.units) for variant in variants], data.train.persons.rules)
     return replace(data, clients=Dealt([f"copy-{number}" for number in range(count)], train, tests))
+
+
+def _rows(units: Units) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Rows of persons with their targets, padding left out, and the number of the person of each."""
+    assert units.shares is not None
+    real = units.shares > 0
+    return units.x[real], units.y[real], real.nonzero()[:, 0].numpy()

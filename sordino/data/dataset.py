@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from sordino.data.persons import PersonRules, Persons
-from sordino.data.schema import Schema
+from sordino.data.persons import Persons, collect
+from sordino.data.schema import PersonRules, Schema
 from sordino.tasks import Task, read_task
 
 
@@ -107,6 +107,15 @@ class Split:
         """Copy the clients' records (x, y) into two tensors."""
         sizes = np.array([len(y) for _, y in parts], dtype=np.int64)
         return cls(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), sizes.cumsum() - sizes, sizes)
+
+    @classmethod
+    def of_persons(cls, parts: Sequence[tuple[torch.Tensor, torch.Tensor, np.ndarray]], rules: PersonRules) -> Split:
+        """Copy the clients' records (x, y) into two tensors; the third of each part has a code of each record's person,
+        of whom all records lie together."""
+        found = cls.of([(x, y) for x, y, _ in parts])
+        codes = np.concatenate([codes for _, _, codes in parts])
+        client = np.repeat(np.arange(len(parts)), found.sizes)
+        return replace(found, persons=collect(codes, client, len(parts), rules))
 
     def part(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
         """One client's records, as views."""

@@ -117,13 +117,13 @@ class Execution(Protocol):
         """Return the logits of each row of `models` on its part of `records`."""
 
 
-def _keeper_of(learner: Learner, data: FederatedData) -> Keeper:
+def keeper_of(learner: Learner, records: Split) -> Keeper:
     """Keeper of the units that are protected; a network that cannot be run on one record at a time is refused."""
-    keeper = learner.keeper(data.shape)
-    return keeper if data.train.persons is None else PersonKeeper(learner)
+    keeper = learner.keeper(tuple(records.x.shape[1:]))
+    return keeper if records.persons is None else PersonKeeper(learner)
 
 
-def _units_of(records: Split, client: int, device: torch.device) -> Units:
+def units_of(records: Split, client: int, device: torch.device) -> Units:
     """Units of a client's training records: its persons, where those are declared, else the records themselves."""
     if records.persons is None:
         x, y = records.part(client)
@@ -155,7 +155,7 @@ class Clients:
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
         self._held_out = method.record_needs().held_out
-        self._keeper = _keeper_of(learner, data) if method.unit.record_level else None
+        self._keeper = keeper_of(learner, data.train) if method.unit.record_level else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
         self._records: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
@@ -234,7 +234,7 @@ class Clients:
         if self._keeper is None:
             x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
             return Records(x, y, self.learner, seed)
-        units = _units_of(self.data.train, client, self.device)
+        units = units_of(self.data.train, client, self.device)
         releases = self.steps[question.step].values()
         exit = batch = None
         for release in releases:
