@@ -3392,7 +3392,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             (
                 "sums: all records are in them",
                 "for some in self._chosen(flat).split(",
-                "for some in torch.arange(len(self.__y)).split(",
+                "for some in torch.arange(len(self.__units)).split(",
             ),
             (
                 "sums: weights are forgotten",
@@ -3418,7 +3418,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             (
                 "sums: bits of all records",
                 "chosen = self._chosen(flat)\n        norms",
-                "chosen = torch.arange(len(self.__y))\n        norms",
+                "chosen = torch.arange(len(self.__units))\n        norms",
             ),
             ("sums: bits from 0 to 1", "inside.float() - 0.5", "inside.float()"),
             (

@@ -46,7 +46,7 @@ Clipping = Annotated[Threshold, Named(RULES)]
 """Rule for the clipping threshold: `fixed`; `quantile` (private, Andrew et al.); `normalised` (every update is
 scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon is infinite);
 `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
-SIZES = "How many records (or persons) a client has shows in its sampling rate and its number of steps."
+SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
 SIZES_IN_SUMS = "How many records the clients of a round have together is public: sums over them are divided by it."
 """The same where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""

@@ -56,7 +56,7 @@ def advise(situation: Situation) -> Advice:
         raise UserError("Advice needs at least one client, and one record for each.")
     level = _level(situation)
     warnings = _check_delta(situation, level)
-    feasible = {str(unit): situation.feasible(unit) for unit in Unit}
+    feasible = {str(unit): situation.feasible(unit) for unit in HELPS}
     chosen = _choice(situation, level)
     reasons = [*_level_reasons(situation, level), *_assumption(situation), *_guide_reasons(situation)]
     reasons += [*chosen.reasons, *_everybody(situation, level)]
@@ -193,14 +193,14 @@ def _check_delta(situation: Situation, level: Level) -> list[str]:
         return []
     found = [
         check_delta(situation.delta, situation.units(unit), unit, situation.allow_vacuous_delta)
-        for unit in Unit
+        for unit in HELPS
         if level in (unit, None)
     ]
     return [] if level is None else found[0]
 
 
 def _level_reasons(situation: Situation, level: Level) -> list[str]:
-    whole, single = (_parameters(situation.feasible(unit)) for unit in Unit)
+    whole, single = (_parameters(situation.feasible(unit)) for unit in HELPS)
     budget = f"At epsilon {situation.epsilon:g} with {situation.clients:,} clients"
     shared = _network_words(situation)
     if level is not None and not level.record_level:

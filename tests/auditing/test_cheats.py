@@ -461,7 +461,7 @@ def test_the_gate_lets_nothing_through_but_float32() -> None:
 
 def looked_inside(data: Any) -> Tensor:
     """A client's records, where only noisy gradients are handed out."""
-    found: Tensor = data._PrivateRecords__y
+    found: Tensor = data._PrivateRecords__units.y
     return found
 
 

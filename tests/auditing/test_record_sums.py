@@ -266,7 +266,7 @@ def test_a_sum_that_is_normalised_by_the_realised_batch(patched: Any) -> None:
 
 def looked_inside(data: Any) -> Tensor:
     """A client's labels, which no step is handed."""
-    found: Tensor = data._PrivateRecords__y
+    found: Tensor = data._PrivateRecords__units.y
     return found
 
 

@@ -189,7 +189,7 @@ def test_the_noise_of_a_null_contribution_is_all_that_was_declared(tmp_path: Pat
 
 def test_records_that_say_nothing_give_null_contributions() -> None:
     blank = BlankRecords.__new__(BlankRecords)
-    losses, right = BlankRecords._judged(blank, torch.zeros(3), torch.ones(4, 2), torch.ones(4))
+    losses, right = BlankRecords._judged(blank, torch.zeros(3), Units(torch.ones(4, 2), torch.ones(4)))
     assert bool(losses.isnan().all() and right.isnan().all())
     assert not BlankRecords._clipped_sum(blank, torch.ones(3), torch.tensor([0, 1])).any()
     made = BlankRecords(Units(torch.ones(4, 2), torch.ones(4)), torch.zeros(4, dtype=torch.bool), None, None)  # type: ignore[arg-type]

@@ -44,6 +44,8 @@ def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
     rules = SitePolicy(Rules(name="north", data=Path("records.csv"), **given), None)
     terms: Any = SimpleNamespace(
         method=SimpleNamespace(unit=Unit.RECORD),
+        unit=Unit.RECORD,
+        sites=1,
         initial=torch.zeros(200_000),
         experiment=SimpleNamespace(personal="own"),
         allowance=Allowance(records=plan_records([100], np.array([1.0]), 1e-5, batch=10, epochs=1, turns=1)),

@@ -130,7 +130,7 @@ def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_p
     ("changes", "sentence"),
     [
         ({"max_epsilon": 0}, "Invalid value for max_epsilon: "),
-        ({"unit": "person"}, "Invalid value for unit: "),
+        ({"unit": "row"}, "Invalid value for unit: "),
         ({"colour": "red"}, "Invalid value for colour: "),
         ({"data": Path("nothing.csv")}, "is missing: put it there"),
     ],

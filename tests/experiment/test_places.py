@@ -25,7 +25,7 @@ from sordino.deploy.site.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.gradients import PrivateRecords, Units
 from sordino.tasks import Classification
 from sordino.testing.case import OneRound
 from sordino.testing.records import CheckedSum, observe_gradients
@@ -89,9 +89,9 @@ def of_a_round(prepared: Prepared, folder: Path, rounds: int = 1) -> tuple[list[
     aside: list[Tensor] = []
     original: Callable[..., None] = PrivateRecords.__init__
 
-    def noting(self: PrivateRecords, x: Tensor, y: Tensor, validation: Tensor, *rest: Any) -> None:
+    def noting(self: PrivateRecords, units: Units, validation: Tensor, *rest: Any) -> None:
         aside.append(validation.clone())
-        original(self, x, y, validation, *rest)
+        original(self, units, validation, *rest)
 
     with observe_gradients() as seen, mock.patch.object(PrivateRecords, "__init__", noting):
         OneRound(prepared, folder, rounds=rounds)

@@ -68,7 +68,7 @@ PLAN = "plan"
 class ReservingLedger(Ledger):
     """A ledger in which each client pays its whole budget once."""
 
-    def __init__(self, delta: float, plan: RecordPlan, needs: RecordNeeds, unit: Unit) -> None:
+    def __init__(self, delta: float, plan: RecordPlan, needs: RecordNeeds, unit: Unit = Unit.RECORD) -> None:
         """`plan` is that of clients with as many records as the experiment declares, `needs` what their steps need."""
         self._delta, self._plan, self._needs = delta, plan, needs
         super().__init__(len(plan.turns), unit)

@@ -92,10 +92,10 @@ class SiteSpending:
         moved = 2 * sites if unit is Unit.PERSON else 2
         return records + (self._site_epsilon(moved, left) if left > 0 else math.inf)
 
-    def fits(self, rules: Rules) -> bool:
-        """Whether the spending is within the budget of a site's rules."""
+    def fits(self, unit: Unit, epsilon: float, delta: float, sites: int = 1) -> bool:
+        """Whether the spending is within a budget of `epsilon` at `delta`; other arguments are those of `epsilon`."""
         return not (self.spoiled or self.doubtful) and (
-            math.isinf(rules.max_epsilon) or self.by_rules(rules) <= rules.max_epsilon * ROUNDING
+            math.isinf(epsilon) or self.epsilon(unit, delta, sites) <= epsilon * ROUNDING
         )
 
     def by_rules(self, rules: Rules) -> float:
@@ -146,7 +146,7 @@ def authorize_payment(
 def _check_budget(spending: SiteSpending, policy: SitePolicy) -> None:
     """Refuse spending beyond the site's budget."""
     rules = policy.rules
-    if not spending.fits(rules):
+    if not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta, rules.max_sites_per_person or 1):
         now = spending.by_rules(rules)
         figure = "infinite" if math.isinf(now) else round_up(now)
         over = f"over all runs epsilon would be {figure} for the {policy.view}"
