@@ -374,8 +374,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a restored folder states an epsilon",
-                "rules.max_delta) if unwitnessed is None else math.inf",
-                "rules.max_delta)",
+                "one.by_rules(rules) if unwitnessed is None else math.inf",
+                "one.by_rules(rules)",
             ),
             ("status: the witness is not looked at", "        witness.check(ledger)", "        pass"),
             ("status: rows and head of different instants", "ledger, ledger.snapshot():", "ledger:"),
@@ -630,7 +630,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/site/spending.py",
         "tests/deploy/test_spending.py",
         [
-            ("records pay for the site once", "self._site_epsilon(2, left)", "self._site_epsilon(1, left)"),
+            (
+                "records pay for the site once",
+                "2 * sites if unit is Unit.PERSON else 2",
+                "2 * sites if unit is Unit.PERSON else 1",
+            ),
             ("deltas are not added up", "left = delta - sum(one for _, one in self.reserved.values())", "left = delta"),
             ("the last run alone", "self.squares += float(", "self.squares = float("),
             ("record-level runs cost the site nothing", "math.inf if self.reserved else", ""),
@@ -659,7 +663,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
             ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
-            ("keys that travel do not decide", "include=PLAIN) | {", "include=PLAIN - {'seed'}) | {"),
+            ("keys that travel do not decide", "include=PLAIN - unused)", "include=PLAIN - unused - {'seed'})"),
             (
                 "a site's noise is for the declared records",
                 "sizes, budgets, needs = np.array([records])",
@@ -1349,8 +1353,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "records: rates forget what else is released",
-                "int(count) * turns, rate, others)",
-                "int(count) * turns, rate)",
+                "int(count) * turns, rate, others, sites)",
+                "int(count) * turns, rate, (), sites)",
             ),
             (
                 "records: one rate for all budgets",
@@ -2494,13 +2498,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("rows are not chained", "return hashlib.sha256(previous +", "return hashlib.sha256("),
             (
                 "several rows of promises",
-                "if self._promises() or self._entries:\n            return {}",
-                "if self._entries:\n            return {}",
+                "if self._promises() or self._entries or self.unit",
+                "if self._entries or self.unit",
             ),
             (
                 "several rows of whole numbers",
-                "if self._promises() or self._entries:\n            return {}",
-                "if self._promises():\n            return {}",
+                "if self._promises() or self._entries or self.unit",
+                "if self._promises() or self.unit",
             ),
             (
                 "replaced records: the whole client twice",
@@ -2989,7 +2993,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("gradients that passed are not counted", "[kind] += 1", "[kind] = 1"),
             (
                 "apart: a canary in the first place only",
-                "for place in {0, len(y) // 2, len(y) - 1}",
+                "for place in {0, len(units) // 2, len(units) - 1}",
                 "for place in {0}",
             ),
             ("apart: canaries of one size", "12, (1.0, 10.0, 100.0)", "12, (1.0,)"),
@@ -3548,8 +3552,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: the gap of the outsider for all",
-                "gaps = self._gaps(view)\n            found =",
-                'gaps = self._gaps("outsider")\n            found =',
+                "gaps = self._gaps(view)\n            if self.sites",
+                'gaps = self._gaps("outsider")\n            if self.sites',
             ),
             (
                 "sums: the gap of the outsider for each client",
@@ -3577,29 +3581,29 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("sums: what leaves once is not planned for", "sum(count / z**2 for _, z, count in once)", "0.0"),
             (
                 "sums: what leaves once is not planned for beside batches",
-                "record_multiplier(largest, delta, needs.rate, turns, once)",
-                "record_multiplier(largest, delta, needs.rate, turns)",
+                "record_multiplier(largest, delta, needs.rate, turns, once, sites)",
+                "record_multiplier(largest, delta, needs.rate, turns, (), sites)",
             ),
             ("sums: noise of one turn", "math.sqrt(turns / left)", "math.sqrt(1 / left)"),
             (
                 "sums: noise for one sampled turn",
-                "delta, needs.rate, turns, once)\n            for",
-                "delta, needs.rate, 1, once)\n            for",
+                "delta, needs.rate, turns, once, sites)\n            for",
+                "delta, needs.rate, 1, once, sites)\n            for",
             ),
             (
                 "sums: everybody has the largest budget's rate",
-                "record_rate(budget, delta, multiplier, turns, needs.rate, once)",
+                "record_rate(budget, delta, multiplier, turns, needs.rate, once, sites)",
                 "needs.rate",
             ),
             (
                 "sums: rates without what leaves once",
-                "record_rate(budget, delta, multiplier, turns, needs.rate, once)",
-                "record_rate(budget, delta, multiplier, turns, needs.rate)",
+                "record_rate(budget, delta, multiplier, turns, needs.rate, once, sites)",
+                "record_rate(budget, delta, multiplier, turns, needs.rate, (), sites)",
             ),
             (
                 "sums: counts have the largest budget",
-                "alone = 1 / mu_of(least, delta)",
-                "alone = 1 / mu_of(largest, delta)",
+                "alone = sites / mu_of(least, delta)",
+                "alone = sites / mu_of(largest, delta)",
             ),
             ("sums: what leaves once has no noise", "alone if needs.sum_share else 0.0", "0.0"),
             (
@@ -3716,6 +3720,271 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("dp-fedsgd: bits beside the whole budget", "share=1 - self.share", "share=1.0"),
             ("dp-fedsgd: nothing is normalised", "rate, normalised=True)", "rate)"),
         ],
+    ),
+    (
+        "privacy/gradients.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: rows are weighed alike, padding too",
+                "values.unflatten(0, shares.shape), shares)",
+                "values.unflatten(0, shares.shape), torch.full_like(shares, 1 / shares.shape[1]))",
+            ),
+            ("persons: weights of rows are forgotten", "self.shares * weights", "self.shares"),
+            ("persons: a compiled sum of rows", "units.shares is None and not spoiled", "not spoiled"),
+            ("persons: blank ones hold the raw ones", "Units(torch.zeros_like(self.x), torch", "Units(self.x, torch"),
+        ],
+    ),
+    (
+        "learning/singles.py",
+        "tests/privacy/test_persons.py",
+        [
+            ("persons: rows are added up, padding too", "(losses * shares).sum()", "losses.sum()"),
+            ("persons: rows are not averaged", "(losses * shares).sum()", "(losses * (shares > 0)).sum()"),
+        ],
+    ),
+    (
+        "federation/client.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: rows are the units",
+                "    if records.persons is None:\n        x, y = records.part",
+                "    if True:\n        x, y = records.part",
+            ),
+        ],
+    ),
+    (
+        "data/persons.py",
+        "tests/data/test_codes_of_persons.py tests/privacy/test_persons.py",
+        [
+            ("persons: any number of rows", "drawn[order] = rank < most", "drawn[order] = True"),
+            ("persons: the first rows are drawn", "random.random(len(person))", "np.zeros(len(person))"),
+            ("persons: codes are compared over clients", "zip(clients.tolist(), codes", "zip(0 * clients, codes"),
+            (
+                "persons: shares of more than one",
+                "np.where(steps < rows, 1 / rows, 0.0)",
+                "np.where(steps < rows, 1.0, 0.0)",
+            ),
+        ],
+    ),
+    (
+        "data/federate.py",
+        "tests/data/test_codes_of_persons.py",
+        [
+            (
+                "persons: rows have pools of their own",
+                "split(client[first], len(names), test_fraction, split_rng)[member]",
+                "split(client, len(names), test_fraction, split_rng)",
+            ),
+            (
+                "persons: rows are dealt one by one",
+                "dataset.y.numpy()[first], dataset.task, count, deal_rng)[member]",
+                "dataset.y.numpy()[pool], dataset.task, count, deal_rng)",
+            ),
+            ("persons: others have the same fingerprint", "[*shared, *of_whom]", "shared"),
+            (
+                "persons: all rows are trained on",
+                "    drawn = draw_rows(dataset.person[trained], dataset.person_rules.max_rows,",
+                "    drawn = draw_rows(dataset.person[trained], 10**6,",
+            ),
+        ],
+    ),
+    (
+        "data/selection.py",
+        "tests/data/test_codes_of_persons.py",
+        [("persons: fewer rows of each", "if dataset.person is None:\n        chosen[", "if True:\n        chosen[")],
+    ),
+    (
+        "privacy/accounting/sampled_gaussian.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: sites are seen apart alone",
+                "return max(person_epsilon(((recipe, sites),), delta), record_epsilon(apart, delta))",
+                "return record_epsilon(apart, delta)",
+            ),
+            (
+                "persons: one site pays",
+                "if sites == 1:\n        return max((record_epsilon",
+                "if True:\n        return max((record_epsilon",
+            ),
+            (
+                "persons: one site is attacked",
+                "if sites == 1:\n        return max((record_attack",
+                "if True:\n        return max((record_attack",
+            ),
+            ("persons: the cheaper recipe covers", "min(z for _, z in counts)", "max(z for _, z in counts)"),
+            ("persons: the smaller rate covers", "max(rate for rate, _ in counts)", "min(rate for rate, _ in counts)"),
+            (
+                "persons: the last recipe covers",
+                "counts[kind] = max(counts.get(kind, 0), count)",
+                "counts = {kind: count}",
+            ),
+        ],
+    ),
+    (
+        "privacy/accounting/calibration.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: noise for one site",
+                "return record_epsilon if sites == 1 else",
+                "return record_epsilon if True else",
+            )
+        ],
+    ),
+    (
+        "privacy/budget/record_level_plan.py",
+        "tests/privacy/test_persons.py",
+        [
+            ("persons: sums for one site", "(mu_of(largest, delta) / sites) ** 2", "mu_of(largest, delta) ** 2"),
+            (
+                "persons: figures beside gradients at several sites",
+                "if sites > 1 and (needs.means or needs.matrix_share):",
+                "if False:",
+            ),
+        ],
+    ),
+    (
+        "privacy/ledger.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: the ledger forgets sites",
+                "self.unit, self.sites = unit, sites",
+                "self.unit, self.sites = unit, 1",
+            ),
+            (
+                "persons: promises hold at several sites",
+                "if self._promises():\n            return math.inf\n        known",
+                "known",
+            ),
+            ("persons: whole numbers of one site", "many = self.sites * int(", "many = int("),
+        ],
+    ),
+    (
+        "terms.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: the method's unit",
+                "return Unit.PERSON if self.persons is not None and",
+                "return Unit.PERSON if False and",
+            ),
+            (
+                "persons: figures of records leave bare",
+                "            _check_persons(experiment, steps)\n",
+                "            pass\n",
+            ),
+            (
+                "persons: planned for one site",
+                "known_to = 1 if facts.persons is None else facts.persons.max_sites",
+                "known_to = 1",
+            ),
+        ],
+    ),
+    (
+        "experiment/prepare.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: rows are counted",
+                "sizes=data.train.units if units else data.train.sizes",
+                "sizes=data.train.sizes",
+            )
+        ],
+    ),
+    (
+        "store/ledger_rows.py",
+        "tests/privacy/test_persons.py",
+        [("persons: a stored run forgets sites", "return int(declared)", "return 1")],
+    ),
+    (
+        "store/spending.py",
+        "tests/privacy/test_persons.py",
+        [
+            (
+                "persons: rows of persons pay as records",
+                "    if unit is not Unit.PERSON:\n        return run",
+                "    if True:\n        return run",
+            ),
+            (
+                "persons: what sampling hides of a row",
+                "(1.0, multiplier / 2, count) for _, multiplier",
+                "(_, multiplier / 2, count) for _, multiplier",
+            ),
+            (
+                "persons: runs of rows protect them",
+                "if not all(_counts_for(one, Unit.PERSON) for one in spent):",
+                "if False:",
+            ),
+            (
+                "persons: runs know them at one site",
+                'sites = max((one.get("sites", 1) for one in spent), default=1)',
+                "sites = 1",
+            ),
+            (
+                "persons: spending forgets sites",
+                'return {**found, "sites": sites} if sites > 1 else found',
+                "return found",
+            ),
+        ],
+    ),
+    (
+        "deploy/site/rules.py",
+        "tests/deploy/test_persons_at_sites.py",
+        [
+            ("persons: sites take any unit", "terms.unit is not rules.unit:", "False:"),
+            ("persons: sites take any number of sites", "terms.sites < (rules.max_sites_per_person or 1)", "False"),
+        ],
+    ),
+    (
+        "deploy/site/spending.py",
+        "tests/deploy/test_persons_at_sites.py",
+        [
+            ("persons: reservations for rows hold", " or (unit.record_level and self.protected - {unit})", ""),
+            ("persons: a whole site at one site", "2 * sites if unit is Unit.PERSON", "2 if unit is Unit.PERSON"),
+        ],
+    ),
+    (
+        "deploy/site/session.py",
+        "tests/deploy/test_persons_at_sites.py",
+        [("persons: a site counts rows", "int(data.train.units[number])", "int(data.train.sizes[number])")],
+    ),
+    (
+        "deploy/site/data.py",
+        "tests/deploy/test_persons_at_sites.py",
+        [
+            ("persons: rows without them are taken", "if of_whom is not None and found.persons is None:", "if False:"),
+            (
+                "persons: a site's rows have pools of their own",
+                "np.arange(len(y)) if person is None else person",
+                "np.arange(len(y))",
+            ),
+            (
+                "persons: a site trains on all rows",
+                "draw_rows(person[places], of_whom.max_rows,",
+                "draw_rows(person[places], 10**6,",
+            ),
+        ],
+    ),
+    (
+        "deploy/terms.py",
+        "tests/deploy/test_persons_at_sites.py",
+        [
+            (
+                "persons: a site plans for one",
+                "sites_epsilon, (seen_by(view, recipe),), self.sites)",
+                "sites_epsilon, (seen_by(view, recipe),), 1)",
+            ),
+            ("persons: whole numbers of one site's messages", "met = self.sites * (", "met = ("),
+        ],
+    ),
+    (
+        "deploy/declarations.py",
+        "tests/deploy/test_persons_at_sites.py",
+        [("persons: own noise at several sites", "persons is not None and persons.max_sites > 1 and", "False and")],
     ),
 ]
 MUTANTS = [Mutant(*one[:1], file, *one[1:], tests) for file, tests, ones in BY_FILE for one in ones]

@@ -42,7 +42,9 @@ COMMENTS = {
     "data": "the file with this site's records; its path may be relative to this folder",
     "label": "the label column of a table",
     "test_fraction": "the share of the records kept for testing, where the file has no test records of its own",
-    "unit": "what is protected: this site as a whole (client), or each of its records (record)",
+    "unit": "what is protected: this site as a whole (client), each of its records (record), or each person with all "
+    "records (person)",
+    "max_sites_per_person": "the largest number of sites that know one of this site's persons; without this key, one",
     "max_epsilon": "the most that all runs on these data may cost together ...",
     "max_delta": "... at this delta",
     "min_cohort": "the smallest cohort with which this site lets its message be summed",
