@@ -3731,7 +3731,6 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "values.unflatten(0, shares.shape), torch.full_like(shares, 1 / shares.shape[1]))",
             ),
             ("persons: weights of rows are forgotten", "self.shares * weights", "self.shares"),
-            ("persons: a compiled sum of rows", "units.shares is None and not spoiled", "not spoiled"),
             ("persons: blank ones hold the raw ones", "Units(torch.zeros_like(self.x), torch", "Units(self.x, torch"),
         ],
     ),
