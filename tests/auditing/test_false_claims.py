@@ -95,6 +95,7 @@ def test_less_noise(factor: float, epsilon: float, trials: int, patched: Any) ->
     report = attacked(CLIENTS, trials, epsilon=epsilon, clients=4, rounds=3)
     assert report.views["outsider"].refuted, "the mechanism's attack"
     assert "variance" in names(report), "conformance"
+    assert any("numbers): less noise than is paid for" in finding.sentence for finding in report.findings), "all of it"
 
 
 def test_less_noise_for_records(patched: Any) -> None:
