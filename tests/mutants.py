@@ -2329,7 +2329,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/accounting/across_runs.py",
         "tests/privacy/test_possibilities.py",
         [
-            ("possibilities: the cheapest of a run", "np.max([_upper", "np.min([_upper"),
+            ("possibilities: the cheapest of a run", "np.max([upper_deltas", "np.min([upper_deltas"),
             ("possibilities: the cheaper direction", "max(losses.epsilon(delta) for", "min(losses.epsilon(delta) for"),
             (
                 "possibilities: equal runs count once",
@@ -2359,6 +2359,27 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "data/own.py",
         "tests/data/test_schema.py",
         [("counts of raw records are no disclosure", "        + tuple(counted),", "        + (),")],
+    ),
+    (
+        "privacy/accounting/tradeoff.py",
+        "tests/privacy/test_tradeoff.py",
+        [
+            ("trade-off: a promise costs no epsilon", "np.exp(EPSILONS + epsilon)", "np.exp(EPSILONS)"),
+            ("trade-off: a promise costs no delta", "_deltas(recipe) + delta, 1.0", "_deltas(recipe), 1.0"),
+            ("trade-off: without noise nothing is found", "        return 1.0\n", "        return false_alarms\n"),
+            ("trade-off: steps are not counted", "math.fsum(count / multiplier**2", "math.fsum(1 / multiplier**2"),
+            (
+                "trade-off: sampling is not looked at",
+                "if epsilon == delta == 0 and all(",
+                "if epsilon == delta == 0 or all(",
+            ),
+            ("trade-off: only who comes counts", "np.max([upper_deltas", "np.min([upper_deltas"),
+            (
+                "trade-off: half of the false alarms",
+                "slopes * false_alarms + deltas",
+                "slopes * false_alarms / 2 + deltas",
+            ),
+        ],
     ),
     (
         "report/statement.py",
