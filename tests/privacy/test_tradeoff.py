@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import record_attack_accuracy
-from sordino.privacy.accounting.tradeoff import hits
+from sordino.privacy.accounting.tradeoff import accuracy, hits
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.store.spending import hits_of
@@ -53,6 +53,18 @@ def test_of_one_sampled_step_no_attack_reaches_more(rate: float, multiplier: flo
     best = 2 * record_attack_accuracy(((rate, multiplier, 1),)) - 1
     found = max(hits(((rate, multiplier, 1),), one) - one for one in np.linspace(0.001, 0.999, 500))
     assert found == pytest.approx(best, rel=0.01), "the largest gain over blind guessing is the best attack's"
+
+
+def test_the_best_attack_is_where_hits_exceed_false_alarms_most() -> None:
+    """By its closed form, by the meeting point of a promise's two lines, and by the figure that runs print."""
+    assert accuracy(((1.0, 0.5, 1),)) == pytest.approx(attack_accuracy(2.0))
+    assert accuracy((), (math.log(3), 0.1)) == pytest.approx(3.1 / 4)
+    assert accuracy(((0.5, 1.0, 3),)) == pytest.approx(record_attack_accuracy(((0.5, 1.0, 3),)), rel=1e-3)
+    both = accuracy(((1.0, 1.0, 1),), (0.5, 1e-3))
+    gains = [hits(((1.0, 1.0, 1),), one, (0.5, 1e-3)) - one for one in np.linspace(0.001, 0.999, 999)]
+    assert both == pytest.approx((1 + max(gains)) / 2, rel=1e-3)
+    assert accuracy(((1.0, 0.0, 1),)) == accuracy((), (math.inf, 0.0)) == 1.0
+    assert accuracy(()) == 0.5
 
 
 def test_sampling_hides() -> None:
