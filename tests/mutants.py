@@ -2367,16 +2367,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("trade-off: a promise costs no epsilon", "np.exp(EPSILONS + epsilon)", "np.exp(EPSILONS)"),
             ("trade-off: a promise costs no delta", "_deltas(recipe) + delta, 1.0", "_deltas(recipe), 1.0"),
             ("trade-off: without noise nothing is found", "        return 1.0\n", "        return false_alarms\n"),
-            (
-                "trade-off: the best attack pays no promised delta",
-                "(odds + _deltas(recipe) + delta)",
-                "(odds + _deltas(recipe))",
-            ),
-            (
-                "trade-off: the best attack pays no promise",
-                "odds = np.exp(EPSILONS + epsilon)",
-                "odds = np.exp(EPSILONS)",
-            ),
+            ("trade-off: a promise is Gaussian at any delta", "not 0 < 10 * delta <= false_alarms", "not 0 < delta"),
+            ("trade-off: half of a promise", "1 / mu_of(epsilon, delta)", "2 / mu_of(epsilon, delta)"),
             ("trade-off: steps are not counted", "math.fsum(count / multiplier**2", "math.fsum(1 / multiplier**2"),
             (
                 "trade-off: sampling is not looked at",

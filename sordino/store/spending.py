@@ -28,7 +28,7 @@ from sordino.errors import UserError
 from sordino.privacy.accounting.across_runs import Run, dearest_epsilon
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
-from sordino.privacy.accounting.tradeoff import hits
+from sordino.privacy.accounting.tradeoff import hits, presumed
 from sordino.privacy.budget.client_level_plan import planned_epsilon
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.budget.shared_noise import same_for_all
@@ -245,14 +245,19 @@ def _observed_run(spent: Spent, view: View) -> Run:
 
 
 def hits_of(spent: Spent, view: View, false_alarms: float) -> float:
-    """Largest share of a run's units that any attack of an observer finds at a rate of false alarms."""
+    """Largest share of a run's units that any attack of an observer finds at a rate of false alarms.
+
+    Noise behind a promised epsilon is presumed to be Gaussian where delta is small enough (`tradeoff.presumed`).
+    """
     epsilon, delta = spent.get("promised", [0.0, 0.0])
+    gaussian = presumed((epsilon, delta), false_alarms)
+    promise = (0.0, 0.0) if gaussian else (epsilon, delta)
     if _record_level(spent):
         recipes = [_recipe(one, view) for one in spent["recipes"]] or [()]
     else:
         mu = spent["mu"][VIEWS.index(view)]
         recipes = [_recipe(INFINITE, view) if mu is None else ((1.0, 1 / mu, 1),) if mu else ()]
-    return max(hits(recipe, false_alarms, (epsilon, delta)) for recipe in recipes)
+    return max(hits((*recipe, *gaussian), false_alarms, promise) for recipe in recipes)
 
 
 def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of
+from sordino.privacy.accounting.calibration import record_multiplier
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.accounting.sampled_gaussian import record_attack_accuracy
-from sordino.privacy.accounting.tradeoff import accuracy, hits
+from sordino.privacy.accounting.tradeoff import hits, presumed
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.store.spending import hits_of
@@ -55,16 +56,14 @@ def test_of_one_sampled_step_no_attack_reaches_more(rate: float, multiplier: flo
     assert found == pytest.approx(best, rel=0.01), "the largest gain over blind guessing is the best attack's"
 
 
-def test_the_best_attack_is_where_hits_exceed_false_alarms_most() -> None:
-    """By its closed form, by the meeting point of a promise's two lines, and by the figure that runs print."""
-    assert accuracy(((1.0, 0.5, 1),)) == pytest.approx(attack_accuracy(2.0))
-    assert accuracy((), (math.log(3), 0.1)) == pytest.approx(3.1 / 4)
-    assert accuracy(((0.5, 1.0, 3),)) == pytest.approx(record_attack_accuracy(((0.5, 1.0, 3),)), rel=1e-3)
-    both = accuracy(((1.0, 1.0, 1),), (0.5, 1e-3))
-    gains = [hits(((1.0, 1.0, 1),), one, (0.5, 1e-3)) - one for one in np.linspace(0.001, 0.999, 999)]
-    assert both == pytest.approx((1 + max(gains)) / 2, rel=1e-3)
-    assert accuracy(((1.0, 0.0, 1),)) == accuracy((), (math.inf, 0.0)) == 1.0
-    assert accuracy(()) == 0.5
+@pytest.mark.parametrize(("rate", "steps"), [(0.01, 1000), (0.2, 50), (0.9, 5)])
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_a_promise_is_presumed_to_cost_no_less_than_sampled_noise(epsilon: float, rate: float, steps: int) -> None:
+    recipe = ((rate, record_multiplier(epsilon, 1e-5, rate, steps), steps),)
+    for false_alarms in (0.0001, 0.001, 0.01, 0.1, 0.5):
+        gaussian = presumed((epsilon, 1e-5), false_alarms)
+        assert hits(gaussian, false_alarms) >= hits(recipe, false_alarms) * (1 - 1e-3)
+    assert presumed((epsilon, 1e-5), 0.00009) == presumed((math.inf, 1e-5), 0.1) == presumed((0.0, 0.0), 0.1) == ()
 
 
 def test_sampling_hides() -> None:
@@ -93,6 +92,8 @@ def test_the_spending_of_a_run_has_a_figure_for_each_observer() -> None:
     expected = [norm.cdf(norm.ppf(0.01) + mu) for mu in (0.5, 1.0, 2.0)]
     assert [hits_of(records, view, 0.01) for view in VIEWS] == pytest.approx(expected)  # type: ignore[arg-type]
     promised = {"unit": "record", "mu": [], "recipes": [], "promised": [math.log(2), 0.01]}
-    assert hits_of(promised, "server", 0.1) == pytest.approx(0.21)  # type: ignore[arg-type]
+    wanted = norm.cdf(norm.ppf(0.1) + mu_of(math.log(2), 0.01))
+    assert hits_of(promised, "server", 0.1) == pytest.approx(wanted), "as Gaussian noise"  # type: ignore[arg-type]
+    assert hits_of(promised, "server", 0.05) == pytest.approx(0.11), "whatever it is"  # type: ignore[arg-type]
     nothing = {"unit": "client", "mu": [0.0, 0.0, 0.0], "recipes": []}
     assert hits_of(nothing, "peer", 0.1) == pytest.approx(0.1)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from sordino.privacy.accounting.across_runs import upper_deltas
-from sordino.privacy.accounting.gaussian import attack_accuracy, delta_of
+from sordino.privacy.accounting.gaussian import delta_of, mu_of
 from sordino.privacy.accounting.loss_distribution import compose
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 
@@ -70,16 +70,14 @@ def _deltas(recipe: Recipe) -> np.ndarray:
     return np.minimum(unsampled, np.max([upper_deltas(one, EPSILONS) for one in compose(recipe, PRECISION)], axis=0))
 
 
-def accuracy(recipe: Recipe, promise: tuple[float, float] = (0.0, 0.0)) -> float:
-    """Largest share of correct guesses of any attack, where as many units are there as are not; arguments as for `hits`.
+def presumed(promise: tuple[float, float], false_alarms: float) -> Recipe:
+    """Gaussian mechanism with the epsilon of a promise at its delta, as a recipe that stands for the promise.
 
-    Hits exceed false alarms by at most (exp(epsilon) - 1 + 2 delta) / (exp(epsilon) + 1): there the two bounds meet.
+    Noise that keeps a promise is Gaussian, with or without sampling. At the same epsilon and delta, sampled Gaussians
+    have fewer hits than this one at false alarms of ten times delta and more; below that nothing is presumed, and the
+    recipe is empty.
     """
-    recipe = tuple(step for step in recipe if step[2] > 0)
     epsilon, delta = promise
-    if math.isinf(epsilon) or any(multiplier == 0 for _, multiplier, _ in recipe):
-        return 1.0
-    if epsilon == delta == 0 and all(rate == 1 for rate, _, _ in recipe):
-        return attack_accuracy(_gaussian_mu(recipe))
-    odds = np.exp(EPSILONS + epsilon)
-    return min(1.0, float(((odds + _deltas(recipe) + delta) / (odds + 1)).min()))
+    if math.isinf(epsilon) or not 0 < 10 * delta <= false_alarms:
+        return ()
+    return ((1.0, 1 / mu_of(epsilon, delta), 1),)
