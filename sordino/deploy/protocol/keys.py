@@ -1,11 +1,9 @@
-"""Sites' lasting Ed25519 identities and signatures; `package_hash`, the hash of the installed code, is asked here too."""
+"""Sites' lasting Ed25519 identities and signatures."""
 
 from __future__ import annotations
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-from sordino.util.package import package_hash as package_hash
 
 
 def new_identity() -> bytes:

@@ -1,8 +1,8 @@
 """Trade-off of the best attack: how many units it finds, at a given rate of false alarms.
 
-Somebody who guesses whether a unit took part makes two errors. The *false alarms* are the share of absent units that are
-taken to be there; the *hits* are the share of present units that are found. A guarantee (epsilon, delta) bounds the hits
-of every attack with false alarms a (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015):
+Somebody who guesses whether a unit took part makes two errors. The *false alarms* are the share of absent units that
+are taken to be there; the *hits* are the share of present units that are found. A guarantee (epsilon, delta) bounds the
+hits of every attack with false alarms a (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015):
 
     hits <= exp(epsilon) a + delta    and    hits <= 1 - exp(-epsilon) (1 - delta - a)
 
@@ -36,8 +36,8 @@ def hits(recipe: Recipe, false_alarms: float, promise: tuple[float, float] = (0.
     """Largest share of present units that any attack finds.
 
     Args:
-        recipe: noise that the unit has met: sampling rate, noise multiplier and number of steps of each kind. A Gaussian
-            mechanism of mu is ((1.0, 1 / mu, 1),); an empty recipe costs nothing.
+        recipe: noise that the unit has met: sampling rate, noise multiplier and number of steps of each kind. A
+            Gaussian mechanism of mu is ((1.0, 1 / mu, 1),); an empty recipe costs nothing.
         false_alarms: share of absent units that the attack takes to be there, between 0 and 1.
         promise: an epsilon and its delta that the unit has paid besides, where nothing more is known.
     """
