@@ -65,13 +65,13 @@ def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
 
 
 def is_site(run: str) -> bool:
-    """Whether a run's name is the folder of a site; a folder that is none is refused."""
+    """Whether a run's name is the folder of a site; a name that is surely a folder's, but no site's, is refused."""
     if (Path(run) / "site.toml").is_file():
         return True
-    if Path(run).is_dir() and (run.endswith(("/", "\\")) or (Path(run) / "site.db").exists()):
+    if run.endswith("/") or (Path(run) / "site.db").exists():
         from sordino.errors import UserError
 
-        raise UserError(f"There is no site in {run}: it has no site.toml. `sordino site init` makes one.")
+        raise UserError(f"There is no site in {run}: it has no file site.toml. `sordino site init` makes a site.")
     return False
 
 

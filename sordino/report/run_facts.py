@@ -48,9 +48,9 @@ def guaranteed_shares(ledger: Ledger) -> int:
     return max(1, round(float(min(found)))) if found else 1
 
 
-def mechanism_of(summary: Summary, account: Account) -> list[str]:
-    """Sentences on limits, noise, sampling and the source of randomness."""
-    if protects_nothing(summary.epsilon) and summary.privacy == "none":
+def mechanism_of(summary: Summary, account: Account, noised: bool) -> list[str]:
+    """Sentences on limits, noise, sampling and the source of randomness; none is `noised` where nothing is covered."""
+    if not noised:
         return ["Nothing was limited in size and no noise was added."]
     sampled = [row["sampling_rate"] for row in account.documents() if row["sampling_rate"] not in (None, 1.0)]
     multiplier = summary.noise_multiplier
@@ -105,11 +105,12 @@ def trust_of(summary: Summary, configuration: Mapping[str, Any], shares: int) ->
             own,
         ]
     else:
-        rule = "The server and the other clients must not pool what they know."
+        rule = "The server and the other clients must not pool what they know"
         if colluders:
-            rule = f"No more than {colluders} other clients may pool what they know with the server."
+            rule = f"No more than {colluders} other clients may pool what they know with the server"
         first = [
-            f"{rule} The noise of {shares} clients adds up, and whoever knows the others' parts can subtract them.",
+            f"{rule}: they could subtract the noise.",
+            f"Each client adds a part of the noise. Every sum holds that of at least {shares} clients.",
             "If all other clients do so with the server, the figure of the server holds.",
             own,
         ]

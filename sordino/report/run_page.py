@@ -6,8 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from sordino.methods.bases import SIZES, SIZES_IN_SUMS
-from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table
+from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
 from sordino.report.statement_facts import (
+    ABOVE_ALL,
     AUDIT_HEAD,
     OBSERVER_HEAD,
     PERSONAL,
@@ -48,7 +49,7 @@ def page_of(found: Statement) -> Page:
     learning: list[Block] = [
         *learned,
         Table(OBSERVER_HEAD, [observer_cells(one) for one in found.observers]),
-        Attacks(found.observers),
+        Tradeoff(found.observers),
         *tradeoff_sentences(found.observers, words),
         tradeoff_table(found.observers, words),
     ]
@@ -80,7 +81,8 @@ def page_of(found: Statement) -> Page:
         Section("How to check it", _check(found)),
     ]
     title = f"Privacy statement: {found.run}"
-    return Page(title, _about(found), _glance(found), sections, [annex_section(found.annex)])
+    annex = [annex_section(found.annex)]
+    return Page(title, _about(found), _glance(found), Attacks(found.observers), sections, annex)
 
 
 def _times(most: int) -> str:
@@ -92,29 +94,30 @@ def _about(found: Statement) -> str:
     planned = next(one for one in found.observers if one.name == found.planned_for)
     figure = f"epsilon {epsilon_words(planned.epsilon, UNBOUNDED)} ({found.planned_for})"
     delta = "" if planned.epsilon is None else f" at delta {delta_text(found.delta)}"
-    return f"{found.date}; Sordino {found.version}; {figure}{delta}; ledger `{found.head[:16]}`"
+    return f"{found.date}; Sordino {found.version}; for experts: {figure}{delta}; ledger `{found.head[:16]}`"
 
 
 def _glance(found: Statement) -> list[tuple[str, str]]:
     """Page of half a minute."""
     many = len(found.clients) + found.others
-    where = " Here one machine simulated all of them." if found.simulated or found.trial else ""
-    done = f"{many} clients trained a model together, each on its own records, which did not leave it."
-    if not found.leaving:
-        done = f"{many} clients trained models, each on its own records. Nothing left any client."
+    where = " One machine simulated all of them." if found.simulated or found.trial else ""
     bare = protects_nothing({one.name: one.epsilon for one in found.observers})
+    blurred = "" if bare else "; what left was blurred with random noise"
+    done = f"{many} participants (clients) trained a model together. No record left its client{blurred}."
+    if not found.leaving:
+        done = f"{many} participants (clients) each trained a model of its own. Nothing left any of them."
     protected = "Nothing: what left carries no noise that would hide anybody." if bare else found.protects
     missing = len(found.not_covered) + len(_always(found))
     things = "One thing" if missing == 1 else f"{missing} things"
-    attacked = "Not yet with these settings; the command is below."
+    attacked = "Not yet; the command is below."
     return [
         ("What was done.", done + where),
         ("What is protected.", protected),
         ("How well.", strength(found.observers, found.planned_for, words_for(found.unit))),
         *([("What it relies on.", found.trust[0])] if found.leaving else []),
-        ("What is not covered.", f"{things}, listed below. Above all: {PERSONAL}"),
+        ("What is not covered.", f"{things}, listed below; {ABOVE_ALL}"),
         ("Was it attacked?", attacked if found.audit is None else found.audit.sentences()[0]),
-        ("How to check.", f"`sordino ledger {found.run} --verify` recomputes the figures from the ledger."),
+        ("How to check.", f"`sordino ledger {found.run} --verify`"),
     ]
 
 

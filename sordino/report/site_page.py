@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table
+from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
 from sordino.report.statement_facts import (
+    ABOVE_ALL,
     OBSERVER_HEAD,
-    PERSONAL,
     UNBOUNDED,
     annex_section,
     facts_table,
@@ -63,8 +63,9 @@ def page_of(found: SiteStatement) -> Page:
         ),
         Section("How to check it", _check(found)),
     ]
-    about = f"{found.date}; Sordino {found.version}; {_limit(found)}; ledger `{found.head[:16]}`"
-    return Page(f"Privacy statement: {found.site}", about, _glance(found), sections, [annex_section(found.annex)])
+    about = f"{found.date}; Sordino {found.version}; for experts: {_limit(found)}; ledger `{found.head[:16]}`"
+    title, annex = f"Privacy statement: {found.site}", [annex_section(found.annex)]
+    return Page(title, about, _glance(found), Attacks(found.observers), sections, annex)
 
 
 def _run_cells(one: SiteRun) -> list[str]:
@@ -85,11 +86,11 @@ def _glance(found: SiteStatement) -> list[tuple[str, str]]:
     many = len(found.runs)
     left = any(one.left for one in found.runs)
     part = f"{found.site} took part in {many} {'run' if many == 1 else 'runs'} with other sites."
-    kept = " Its records did not leave it." if left else " Nothing has left it."
+    kept = " No record left it; what did leave was blurred with random noise." if left else " Nothing has left it."
     rules = "The rules of this site set no limit."
     if found.limit is not None:
         rules = (
-            "The site refuses whatever would go beyond the limit that its owner set for all runs together. "
+            "The site refuses whatever goes beyond the limit that its owner has set for all runs together. "
             + (f"{found.spent / found.limit:.0%} of it is used or reserved." if found.spent is not None else "")
         ).strip()
     return [
@@ -99,8 +100,8 @@ def _glance(found: SiteStatement) -> list[tuple[str, str]]:
         ("How well.", strength(found.observers, found.planned_for, words_for(found.unit))),
         ("How much is left.", rules),
         ("What it relies on.", found.trust[0]),
-        ("What is not covered.", f"{len(found.not_covered)} things, listed below. Above all: {PERSONAL}"),
-        ("How to check.", f"`sordino ledger {found.folder} --verify` recomputes the figures from the ledger."),
+        ("What is not covered.", f"{len(found.not_covered)} things, listed below; {ABOVE_ALL}"),
+        ("How to check.", f"`sordino ledger {found.folder} --verify`"),
     ]
 
 
@@ -109,12 +110,12 @@ def _learning(found: SiteStatement) -> list[Block]:
     promised = "the server" if found.planned_for == "server" else "whoever sees the sums and the models"
     return [
         f"The figures protect {words.one}. They are about all runs together, and count what runs have reserved as if "
-        f"it had been spent. A smaller epsilon means stronger protection. Delta is {delta_text(found.delta)}: roughly the "
-        f"chance that more is revealed than epsilon allows. The site's limit is about {promised}.",
+        f"it had been spent. A smaller epsilon means stronger protection. Delta is {delta_text(found.delta)}: roughly "
+        f"the chance that more is revealed than epsilon allows. The site's limit is about {promised}.",
         f"The figures compare two worlds that differ in one {found.unit}. Neighbours: {found.neighbours}.",
         *([found.rows_not_persons] if found.rows_not_persons else []),
         Table(OBSERVER_HEAD, [observer_cells(one) for one in found.observers]),
-        Attacks(found.observers),
+        Tradeoff(found.observers),
         'The column "best attack" says how often the best possible attack guesses correctly whether '
         f"{words.guessed}, for the {words.noun} that is easiest to recognise. A coin is correct in 50 % of cases.",
         *tradeoff_sentences(found.observers, words),
@@ -124,8 +125,8 @@ def _learning(found: SiteStatement) -> list[Block]:
 
 def _check(found: SiteStatement) -> list[Block]:
     return [
-        f"The site's key has the fingerprint {found.fingerprint}. Its ledger has {found.rows} rows; the chain of hashes "
-        f"ends with `{found.head}`.",
+        f"The site's key has the fingerprint {found.fingerprint}. Its ledger has {found.rows} rows; the chain of "
+        f"hashes ends with `{found.head}`.",
         f"`sordino ledger {found.folder} --verify` checks that no row was altered or removed, that the witness outside "
         "of the folder has seen the same end, and that the costs follow from the rows.",
         f"The code that wrote this page has the SHA-256 `{found.package}`. `sordino statement {found.folder} --json` "

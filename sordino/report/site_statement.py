@@ -49,7 +49,7 @@ from sordino.version import VERSION
 WHO: dict[View, str] = {
     "outsider": "anybody who gets the models; also the server by itself, under the secure sum",
     "peer": "another site, which also knows its own part of the noise",
-    "server": "the server together with all other sites, or a server that sees single messages",
+    "server": "the server together with all other sites; also a server that sees single messages",
 }
 FOLDER = "Whoever has this site's machine or folder has everything: the figures are about what left."
 TRAFFIC = "That this site took part, when, and how long its answers took, is not hidden."
@@ -281,11 +281,11 @@ def _trust(policy: SitePolicy) -> list[str]:
             "Nobody but this site: no list of participants (roster) is pinned, so only its own noise is counted.",
             own,
         ]
-    shared = "The server and the other sites must not pool what they know."
+    shared = "The server and the other sites must not pool what they know"
     if rules.colluders:
-        shared = f"No more than {rules.colluders} other sites may pool what they know with the server."
+        shared = f"No more than {rules.colluders} other sites may pool what they know with the server"
     return [
-        f"{shared} Sites share the noise of a sum, and whoever knows the others' parts can subtract them.",
+        f"{shared}: they could subtract the noise.",
         "If all other sites do so with the server, the figure of the server holds.",
         f"A message enters only sums of at least {rules.min_cohort} sites of the pinned roster: "
         f"{', '.join(one.name for one in policy.roster)}.",
@@ -378,8 +378,8 @@ def _registry(found: SiteStatement) -> dict[str, Any]:
             f"{many} {'run' if many == 1 else 'runs'}; all runs together may cost at most "
             f"{'any epsilon' if found.limit is None else f'epsilon {found.limit:g}'}, which the site enforces.",
         ),
-        tuning="Settings come from the experiments. What the server's operator tried out on these data is in the ledger; "
-        "what was tried out elsewhere is not counted.",
+        tuning="Settings come from the experiments. What the server's operator tried out on these data is in the "
+        "ledger; what was tried out elsewhere is not counted.",
         mechanism=found.mechanism,
         composition=found.mechanism[-1],
         utility=["Accuracies stay at the site."],

@@ -218,7 +218,7 @@ def statement_of(store: Store, run: str) -> Statement:
         package=package_hash(),
         protects=whole.plain,
         covered_units=summary.records if row.unit.record_level else summary.clients,
-        mechanism=mechanism_of(summary, account),
+        mechanism=mechanism_of(summary, account, any(one.covered for one in leaving)),
         shares=shares,
         colluders=int(row.configuration.get("colluders") or 0),
         trust=trust_of(summary, row.configuration, shares),

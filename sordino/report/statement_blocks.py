@@ -43,12 +43,19 @@ class Drawn(Protocol):
 
 @dataclass(frozen=True)
 class Attacks:
-    """Pictures of the best attacks: bars between a coin and certainty, and the trade-off of hits and false alarms."""
+    """Picture of the best attacks: bars between a coin and certainty."""
 
     observers: Sequence[Drawn]
 
 
-Block = str | Table | Bullets | Attacks
+@dataclass(frozen=True)
+class Tradeoff:
+    """Picture of what is found over what is suspected wrongly."""
+
+    observers: Sequence[Drawn]
+
+
+Block = str | Table | Bullets | Tradeoff
 """Part of a section. In a text, what stands in backquotes is code."""
 
 
@@ -69,5 +76,7 @@ class Page:
     """One line below the title."""
     glance: Sequence[tuple[str, str]]
     """Page of half a minute: what each paragraph is about, and the paragraph."""
+    attacks: Attacks
+    """Picture below it."""
     sections: Sequence[Section]
     annex: Sequence[Section] = field(default=())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ FALSE_ALARMS = (0.001, 0.01, 0.1)
 CURVE = (0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, *(place / 20 for place in range(4, 21)))
 """Shares of wrong suspicions at which the curve of a picture is drawn."""
 SHORT: dict[View, str] = {
-    "outsider": "somebody who gets the models",
+    "outsider": "anybody with the models",
     "peer": "another client",
     "server": "whoever runs the server",
 }
@@ -35,6 +36,7 @@ WITHDRAWAL = (
     "Leave the person's rows out of the data: later runs do not see them. What has left cannot be called back, and a "
     "model that was trained is not changed by that; the figures say how much it can tell."
 )
+ABOVE_ALL = "above all, a client's own (personal) model must stay with it."
 NO_SUBGROUPS = (
     "No group of persons (by age, sex or origin, say) was judged separately: nothing of that kind was paid for. Each "
     "site can do it with its own records."
@@ -88,12 +90,14 @@ def strength(observers: Sequence[Observer], planned_for: View, words: UnitWords)
     if one.epsilon is None:
         return f"Not at all: {SHORT[planned_for]} may find out for certain whether {words.secret}."
     most = max(observers, key=lambda other: other.attack)
-    other = "" if most.attack <= one.attack else f" ({attack_words(most.attack, ' %')} for {most.who.split(';')[0]})"
+    other = (
+        "" if most.attack <= one.attack else f"{re.split(';| and ', most.who)[0]}: {attack_words(most.attack, ' %')}"
+    )
     return (
-        f"Imagine somebody who knows everything but whether {words.secret}, and sees all that {SHORT[planned_for]} "
-        f"sees. A coin guesses right in 50 % of cases, the best possible attack in at most "
-        f"{attack_words(one.attack, ' %')}{other}. If it may wrongly suspect only 1 of 1,000 {words.absent}, it finds "
-        f"at most {of_thousand(one.hits['0.001'])} of 1,000 {words.present}; blind guessing finds 1."
+        f"An attacker who knows everything except whether {words.secret}, and sees all that {SHORT[planned_for]} can "
+        f"see, is right in at most {attack_words(one.attack, ' %')} of cases{f' ({other})' if other else ''}; a coin in "
+        f"50 %. If it may wrongly suspect 1 of 1,000 {words.absent}, it finds at most "
+        f"{of_thousand(one.hits['0.001'])} of 1,000 {words.present} (blind guessing: 1)."
     )
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sordino.report.html import charts, page
 from sordino.report.html.charts import Line
-from sordino.report.statement_blocks import BLANK, Attacks, Block, Bullets, Drawn, Page, Section, Table
+from sordino.report.statement_blocks import BLANK, Block, Bullets, Drawn, Page, Section, Table, Tradeoff
 from sordino.report.wording import attack_words, markdown_table
 
 BAR = 40
@@ -36,11 +36,13 @@ def markdown(found: Told) -> str:
     parts = [f"# {told.title}", "", told.about, "", "## In half a minute", ""]
     for lead, text in told.glance:
         parts += [f"**{lead}** {text}", ""]
+    parts += ["How often the best attack is right:", "", "```", *_bars(told.attacks.observers), "```", ""]
     parts += ["Place, date, signature: " + BLANK, ""]
     for section in (*told.sections, *told.annex):
         parts += [f"## {section.heading}", ""]
         for block in section.blocks:
-            parts += [*_markdown_block(block), ""]
+            written = _markdown_block(block)
+            parts += [*written, ""] if written else []
     return "\n".join(parts)
 
 
@@ -49,9 +51,7 @@ def _markdown_block(block: Block) -> list[str]:
         return [markdown_table(block.head, [[_cell(text) for text in row] for row in block.rows])]
     if isinstance(block, Bullets):
         return [f"- {one}" for one in block.items]
-    if isinstance(block, Attacks):
-        return ["```", *_bars(block.observers), "```"]
-    return [block]
+    return [] if isinstance(block, Tradeoff) else [block]  # a table says the same
 
 
 def _bars(observers: Sequence[Drawn]) -> list[str]:
@@ -74,7 +74,8 @@ def hypertext(found: Told) -> str:
     glance = "".join(f"<p><b>{_html(lead)}</b> {_with_code(text)}</p>" for lead, text in told.glance)
     parts = [
         f'<h1>{_html(told.title)}</h1><p class="soft">{_with_code(told.about)}</p>',
-        f'<section class="glance"><h2>In half a minute</h2>{glance}</section>',
+        f'<section class="glance"><h2>In half a minute</h2>{glance}<p><b>How often the best attack is right.</b></p>',
+        f"{_picture(told.attacks.observers)}</section>",
         '<p class="signature">Place, date, signature</p>',
         '<div class="rest">',
         *(_html_section(section) for section in told.sections),
@@ -95,8 +96,8 @@ def _html_block(block: Block) -> str:
         return _table(block)
     if isinstance(block, Bullets):
         return '<ul class="words">' + "".join(f"<li>{_with_code(item)}</li>" for item in block.items) + "</ul>"
-    if isinstance(block, Attacks):
-        return _picture(block.observers) + _tradeoff(block.observers)
+    if isinstance(block, Tradeoff):
+        return _tradeoff(block.observers)
     return f"<p>{_with_code(block)}</p>"
 
 
@@ -152,12 +153,12 @@ def _tradeoff(observers: Sequence[Drawn]) -> str:
     curves = {tuple(map(tuple, one.tradeoff)): one for one in reversed(observers)}
     shared = len(curves) == 1 and len(observers) > 1
     drawn = [
-        Line.through([(x, y) for x, y in one.tradeoff], "every observer" if shared else one.name)
+        Line.through([(100 * x, y) for x, y in one.tradeoff], "every observer" if shared else one.name)
         for one in reversed(curves.values())
     ]
-    coin = Line("blind guessing", [0.0, 1.0], [0.0, 1.0], colour=6)
+    coin = Line("blind guessing", [0.0, 100.0], [0.0, 1.0], colour=6)
     title = "Found at most, over wrong suspicions"
-    return str(charts.lines([*drawn, coin], title, "suspected wrongly", charts.percent, lambda _: ""))
+    return str(charts.lines([*drawn, coin], title, "suspected wrongly, in percent", charts.percent, lambda _: ""))
 
 
 def twin(found: Told) -> str:

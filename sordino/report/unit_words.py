@@ -35,10 +35,9 @@ WORDS: Mapping[str, UnitWords] = {
         plural="clients",
         guessed="a client took part",
         secret="a certain client took part",
-        absent="clients that took no part",
-        present="clients that took part",
-        plain="One client as a whole: everything that it contributed, whatever its records are. The figures are about "
-        "clients, not about single persons in their records.",
+        absent="absent clients",
+        present="present clients",
+        plain="One client as a whole; the figures are not about single persons in its records.",
         registry="client (a participating organisation or device, with all of its records)",
     ),
     "record": UnitWords(
@@ -47,10 +46,9 @@ WORDS: Mapping[str, UnitWords] = {
         plural="rows",
         guessed="a record was among those trained on",
         secret="a certain row was used",
-        absent="rows that were not used",
-        present="rows that were used",
-        plain="One row of a client's table, not one person. Somebody with several rows is protected less than the "
-        "figures say.",
+        absent="unused rows",
+        present="used rows",
+        plain="One row of a table, not one person: somebody with several rows is protected less.",
         registry="record (one row of a client's table)",
     ),
     "person": UnitWords(
@@ -59,8 +57,8 @@ WORDS: Mapping[str, UnitWords] = {
         plural="persons",
         guessed="a person's rows were among those trained on",
         secret="a certain person's rows were used",
-        absent="persons whose rows were not used",
-        present="persons whose rows were used",
+        absent="absent persons",
+        present="present persons",
         plain="One person: all of the person's rows, at all sites that hold some, as far as the experiment declares in "
         "how many places a person may be.",
         registry="person (all rows of one person)",
