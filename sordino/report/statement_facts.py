@@ -91,13 +91,13 @@ def strength(observers: Sequence[Observer], planned_for: View, words: UnitWords)
         return f"Not at all: {SHORT[planned_for]} may find out for certain whether {words.secret}."
     most = max(observers, key=lambda other: other.attack)
     other = (
-        "" if most.attack <= one.attack else f"{re.split(';| and ', most.who)[0]}: {attack_words(most.attack, ' %')}"
+        f" ({re.split(';| and ', most.who)[0]}: {attack_words(most.attack, ' %')})" if most.attack > one.attack else ""
     )
     return (
         f"An attacker who knows everything except whether {words.secret}, and sees all that {SHORT[planned_for]} can "
-        f"see, is right in at most {attack_words(one.attack, ' %')} of cases{f' ({other})' if other else ''}; a coin in "
-        f"50 %. If it may wrongly suspect 1 of 1,000 {words.absent}, it finds at most "
-        f"{of_thousand(one.hits['0.001'])} of 1,000 {words.present} (blind guessing: 1)."
+        f"see, is right in at most {attack_words(one.attack, ' %')} of cases{other}; a coin in 50 %. If it may "
+        f"wrongly suspect 1 of 1,000 {words.absent}, it finds at most {of_thousand(one.hits['0.001'])} of 1,000 "
+        f"{words.present} (blind guessing: 1)."
     )
 
 
