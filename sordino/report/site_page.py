@@ -86,13 +86,11 @@ def _glance(found: SiteStatement) -> list[tuple[str, str]]:
     many = len(found.runs)
     left = any(one.left for one in found.runs)
     part = f"{found.site} took part in {many} {'run' if many == 1 else 'runs'} with other sites."
-    kept = " No record left it; what did leave was blurred with random noise." if left else " Nothing has left it."
+    kept = " No record left it; what left was blurred with random noise." if left else " Nothing has left it."
     rules = "The rules of this site set no limit."
     if found.limit is not None:
-        rules = (
-            "The site refuses whatever goes beyond the limit that its owner has set for all runs together. "
-            + (f"{found.spent / found.limit:.0%} of it is used or reserved." if found.spent is not None else "")
-        ).strip()
+        used = "An unknown part" if found.spent is None else f"{found.spent / found.limit:.0%}"
+        rules = f"{used} of its owner's limit is used or reserved; it refuses to go beyond."
     return [
         *([("Attention.", found.warnings[0])] if found.warnings else []),
         ("What was done.", part + kept),
