@@ -16,6 +16,7 @@ from sordino.report.statement_facts import (
     annex_section,
     facts_table,
     join_names,
+    legend,
     observer_cells,
     recipients_table,
     strength,
@@ -82,7 +83,9 @@ def page_of(found: Statement) -> Page:
     ]
     title = f"Privacy statement: {found.run}"
     annex = [annex_section(found.annex)]
-    return Page(title, _about(found), _glance(found), Attacks(found.observers), sections, annex)
+    return Page(
+        title, _about(found), _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex
+    )
 
 
 def _times(most: int) -> str:

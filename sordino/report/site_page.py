@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
 from sordino.report.statement_facts import (
-    ABOVE_ALL,
     OBSERVER_HEAD,
     UNBOUNDED,
     annex_section,
     facts_table,
+    legend,
     observer_cells,
     recipients_table,
     strength,
@@ -65,7 +65,7 @@ def page_of(found: SiteStatement) -> Page:
     ]
     about = f"{found.date}; Sordino {found.version}; for experts: {_limit(found)}; ledger `{found.head[:16]}`"
     title, annex = f"Privacy statement: {found.site}", [annex_section(found.annex)]
-    return Page(title, about, _glance(found), Attacks(found.observers), sections, annex)
+    return Page(title, about, _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex)
 
 
 def _run_cells(one: SiteRun) -> list[str]:
@@ -90,7 +90,7 @@ def _glance(found: SiteStatement) -> list[tuple[str, str]]:
     rules = "The rules of this site set no limit."
     if found.limit is not None:
         used = "An unknown part" if found.spent is None else f"{found.spent / found.limit:.0%}"
-        rules = f"{used} of its owner's limit is used or reserved; it refuses to go beyond."
+        rules = f"{used} of its owner's limit is used or reserved; the site refuses to go beyond it."
     return [
         *([("Attention.", found.warnings[0])] if found.warnings else []),
         ("What was done.", part + kept),
@@ -98,7 +98,10 @@ def _glance(found: SiteStatement) -> list[tuple[str, str]]:
         ("How well.", strength(found.observers, found.planned_for, words_for(found.unit))),
         ("How much is left.", rules),
         ("What it relies on.", found.trust[0]),
-        ("What is not covered.", f"{len(found.not_covered)} things, listed below; {ABOVE_ALL}"),
+        (
+            "What is not covered.",
+            f"{len(found.not_covered)} things, listed below; above all, its own (personal) model must stay here.",
+        ),
         ("How to check.", f"`sordino ledger {found.folder} --verify`"),
     ]
 

@@ -29,7 +29,6 @@ from sordino.report.site_page import page_of
 from sordino.report.statement_blocks import Page
 from sordino.report.statement_facts import (
     NO_SUBGROUPS,
-    PERSONAL,
     WITHDRAWAL,
     AnnexRow,
     Fact,
@@ -51,6 +50,7 @@ WHO: dict[View, str] = {
     "peer": "another site, which also knows its own part of the noise",
     "server": "the server together with all other sites; also a server that sees single messages",
 }
+OWN_MODEL = "This site's personal model stays here. Anybody who is given it may learn more about this site's records."
 FOLDER = "Whoever has this site's machine or folder has everything: the figures are about what left."
 TRAFFIC = "That this site took part, when, and how long its answers took, is not hidden."
 
@@ -318,7 +318,7 @@ def _not_covered(entries: Sequence[Entry], found: Mapping[str, Any], unit: Unit)
     misfits = (
         f"This site refused {count} {told} because of its data; each refusal told the server something without noise."
     )
-    return [*bare, *([misfits] if count else []), PERSONAL, *([SIZES] if unit.record_level else []), TRAFFIC, FOLDER]
+    return [*bare, *([misfits] if count else []), OWN_MODEL, *([SIZES] if unit.record_level else []), TRAFFIC, FOLDER]
 
 
 def _releases(entries: Sequence[Entry]) -> list[Entry]:

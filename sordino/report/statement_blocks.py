@@ -46,6 +46,8 @@ class Attacks:
     """Picture of the best attacks: bars between a coin and certainty."""
 
     observers: Sequence[Drawn]
+    who: str
+    """Who the observers are, in few words."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,12 @@ def strength(observers: Sequence[Observer], planned_for: View, words: UnitWords)
     )
 
 
+def legend(observers: Sequence[Observer]) -> str:
+    """Who the observers are, in few words; the server may need helpers."""
+    known = SHORT | {one.name: re.split(";| and ", one.who)[0] for one in observers if one.name == "server"}
+    return "; ".join(f"{one.name}: {known[one.name]}" for one in observers)
+
+
 def risk(observers: Sequence[Observer], planned_for: View, words: UnitWords) -> str:
     """Sentence on the best attack of the observer whom noise was planned against."""
     one = next(one for one in observers if one.name == planned_for)

@@ -36,7 +36,7 @@ def markdown(found: Told) -> str:
     parts = [f"# {told.title}", "", told.about, "", "## In half a minute", ""]
     for lead, text in told.glance:
         parts += [f"**{lead}** {text}", ""]
-    parts += ["How often the best attack is right:", "", "```", *_bars(told.attacks.observers), "```", ""]
+    parts += [f"{_caption(told)}:", "", "```", *_bars(told.attacks.observers), "```", ""]
     parts += ["Place, date, signature: " + BLANK, ""]
     for section in (*told.sections, *told.annex):
         parts += [f"## {section.heading}", ""]
@@ -44,6 +44,10 @@ def markdown(found: Told) -> str:
             written = _markdown_block(block)
             parts += [*written, ""] if written else []
     return "\n".join(parts)
+
+
+def _caption(told: Page) -> str:
+    return f"How often the best attack is right ({told.attacks.who})"
 
 
 def _markdown_block(block: Block) -> list[str]:
@@ -74,7 +78,7 @@ def hypertext(found: Told) -> str:
     glance = "".join(f"<p><b>{_html(lead)}</b> {_with_code(text)}</p>" for lead, text in told.glance)
     parts = [
         f'<h1>{_html(told.title)}</h1><p class="soft">{_with_code(told.about)}</p>',
-        f'<section class="glance"><h2>In half a minute</h2>{glance}<p><b>How often the best attack is right.</b></p>',
+        f'<section class="glance"><h2>In half a minute</h2>{glance}<p><b>{_html(_caption(told))}.</b></p>',
         f"{_picture(told.attacks.observers)}</section>",
         '<p class="signature">Place, date, signature</p>',
         '<div class="rest">',
