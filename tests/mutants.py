@@ -2385,7 +2385,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "report/statement.py",
-        "tests/deploy/test_tables.py tests/store/test_account.py",
+        "tests/report/test_statement.py tests/store/test_account.py tests/deploy/test_tables.py",
         [
             ("a deployment on the default data", "if simulated else summary.trial_of", "if True else summary.trial_of"),
             (
@@ -2400,9 +2400,53 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "a statement: all attackers are outsiders",
-                "summary.attack_accuracy[view])",
-                'summary.attack_accuracy["outsider"])',
+                "summary.attack_accuracy[view], *",
+                'summary.attack_accuracy["outsider"], *',
             ),
+            (
+                "a statement: all observers find what outsiders find",
+                "hits_of(spent, view, false_alarms)",
+                'hits_of(spent, "outsider", false_alarms)',
+            ),
+        ],
+    ),
+    (
+        "report/run_facts.py",
+        "tests/report/test_statement.py",
+        [
+            ("a statement: everybody's noise is counted", "    if shares == 1:", "    if False:"),
+            ("a statement: what is read is declared", 'one.source == "read from the records" and', "False and"),
+            ("a statement: bare models are for anybody", 'if summary.epsilon["outsider"] is None:', "if False:"),
+        ],
+    ),
+    (
+        "report/site_statement.py",
+        "tests/deploy/test_site_statement.py",
+        [
+            ("a site's statement: records pay once", "1 / (2 * mu)", "1 / mu"),
+            ("a site's statement: reserved epsilons are free", '"promised": list(promise)}', '"promised": [0.0, 0.0]}'),
+            ("a site's statement: restored ledgers are believed", "math.inf if unknown else spent", "spent"),
+            (
+                "a site's statement: all observers are the outsider",
+                "_observe(view, spent[view]",
+                "_observe(view, spent[VIEWS[0]]",
+            ),
+        ],
+    ),
+    (
+        "deploy/site/verify.py",
+        "tests/deploy/test_site_statement.py",
+        [
+            ("verified: what left for no run", "if run not in known:", "if False:"),
+            ("verified: what was never reserved", "    if not reserved:", "    if False:"),
+            ("verified: more than was reserved", "if paid[view] > most * ROUNDING + 1e-6:", "if False:"),
+            (
+                "verified: more than the rules allow",
+                "if not spent[policy.view].fits(",
+                "if False and not spent[policy.view].fits(",
+            ),
+            ("verified: other rules", "in (None, policy.digest(secret)):", "is not False:"),
+            ("verified: another witness", "        return [str(error)]", "        return []"),
         ],
     ),
     (

@@ -197,11 +197,11 @@ def _observe(view: View, spent: SiteSpending, unit: Unit, delta: float, unknown:
     epsilon = math.inf if unknown else spent.epsilon(unit, delta)
     if math.isinf(epsilon):
         return observe(view, WHO[view], None, 1.0, None, lambda _: 1.0)
-    attack, mu, hits = _curve(spent, unit)
+    attack, mu, hits = attack_curve(spent, unit)
     return observe(view, WHO[view], epsilon, attack, mu, hits)
 
 
-def _curve(spent: SiteSpending, unit: Unit) -> tuple[float, float | None, Callable[[float], float]]:
+def attack_curve(spent: SiteSpending, unit: Unit) -> tuple[float, float | None, Callable[[float], float]]:
     """Best attack, mu and hits by false alarms, where all is covered by noise.
 
     A release of the site as a whole moves by up to twice its bound when one record is replaced. Noise behind reserved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from helpers import command, refused
 from scipy.stats import norm
 
 from sordino.deploy.site.ledger import Entry, SiteLedger, row_from
+from sordino.deploy.site.spending import SiteSpending
 from sordino.deploy.site.status import status
 from sordino.deploy.site.verify import COLUMNS, paid_by_records, verify_site
 from sordino.deploy.site.witness import Witness
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of
-from sordino.report.site_statement import site_statement_of
+from sordino.privacy.unit import Unit
+from sordino.report.site_statement import attack_curve, site_statement_of
 from sordino.report.statement_pages import hypertext, markdown
 
 WHOLE: dict[str, Any] = {"method": "dp-fedavg", "rounds": 2, "epsilon": 3.0}
@@ -182,6 +185,18 @@ def test_refusals_that_depended_on_data_are_not_covered(site: Path) -> None:
     assert any(
         one.startswith("This site refused 2 times because of its data") for one in site_statement_of(site).not_covered
     )
+
+
+def test_a_record_pays_twice_for_what_its_site_released_as_a_whole_and_what_runs_reserved() -> None:
+    """With mu 0.5 of the site as a whole and an epsilon of 1: two Gaussians, of mu 1 and of the epsilon's mu."""
+    spent = SiteSpending("peer", squares=0.25, reserved={"a": (0.75, 5e-6), "b": (0.25, 5e-6)})
+    together = math.hypot(1.0, mu_of(1.0, 1e-5))
+    attack, mu, hits = attack_curve(spent, Unit.RECORD)
+    assert mu is None
+    assert attack == pytest.approx(attack_accuracy(together))
+    assert hits(0.001) == pytest.approx(norm.cdf(norm.ppf(0.001) + together))
+    attack, mu, hits = attack_curve(SiteSpending("peer", squares=0.25), Unit.CLIENT)
+    assert (attack, mu, hits(0.1)) == pytest.approx((attack_accuracy(0.5), 0.5, norm.cdf(norm.ppf(0.1) + 0.5)))
 
 
 # ---- the ledger
