@@ -58,7 +58,7 @@ def _gaussian_mu(recipe: Recipe) -> float:
     return math.sqrt(math.fsum(count / multiplier**2 for _, multiplier, count in recipe))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _deltas(recipe: Recipe) -> np.ndarray:
     """Delta of a recipe at each of `EPSILONS`, the larger one of a unit that comes and of one that goes."""
     if not recipe:
