@@ -34,6 +34,8 @@ class Seen:
     width: int = 0
     """How wide its content is, in the units of the window."""
     title: str = ""
+    measured: Any = None
+    """Value of the expression that was to be measured."""
 
 
 class Browser:
@@ -45,9 +47,15 @@ class Browser:
         self._events: list[dict[str, Any]] = []
 
     def look(
-        self, page: Path, size: tuple[int, int] = DESKTOP, dark: bool = False, picture: Path | None = None
+        self,
+        page: Path,
+        size: tuple[int, int] = DESKTOP,
+        dark: bool = False,
+        picture: Path | None = None,
+        measure: str = "null",
     ) -> Seen:
-        """Open a page from disk and tell what it did; `picture` is where a screenshot of all of it goes."""
+        """Open a page from disk and tell what it did; `picture` is where a screenshot of all of it goes, `measure` an
+        expression in the page whose value is wanted."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
@@ -68,10 +76,10 @@ class Browser:
         address = page.resolve().as_uri()
         self._call("Page.navigate", session, url=address)
         self._wait("Page.loadEventFired")
-        measured = "JSON.stringify([document.documentElement.scrollWidth, document.title])"
+        measured = f"JSON.stringify([document.documentElement.scrollWidth, document.title, {measure}])"
         found = self._call("Runtime.evaluate", session, expression=measured)["result"]["value"]
         seen = self._seen(address)
-        seen.width, seen.title = json.loads(found)
+        seen.width, seen.title, seen.measured = json.loads(found)
         if picture is not None:
             taken = self._call("Page.captureScreenshot", session, captureBeyondViewport=True)
             picture.write_bytes(base64.b64decode(taken["data"]))

@@ -2333,7 +2333,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/accounting/across_runs.py",
         "tests/privacy/test_possibilities.py",
         [
-            ("possibilities: the cheapest of a run", "np.max([_upper", "np.min([_upper"),
+            ("possibilities: the cheapest of a run", "np.max([upper_deltas", "np.min([upper_deltas"),
             ("possibilities: the cheaper direction", "max(losses.epsilon(delta) for", "min(losses.epsilon(delta) for"),
             (
                 "possibilities: equal runs count once",
@@ -2365,8 +2365,31 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("counts of raw records are no disclosure", "        + tuple(counted),", "        + (),")],
     ),
     (
+        "privacy/accounting/tradeoff.py",
+        "tests/privacy/test_tradeoff.py",
+        [
+            ("trade-off: a promise costs no epsilon", "np.exp(EPSILONS + epsilon)", "np.exp(EPSILONS)"),
+            ("trade-off: a promise costs no delta", "_deltas(recipe) + delta, 1.0", "_deltas(recipe), 1.0"),
+            ("trade-off: without noise nothing is found", "        return 1.0\n", "        return false_alarms\n"),
+            ("trade-off: a promise is Gaussian at any delta", "not 0 < 10 * delta <= false_alarms", "not 0 < delta"),
+            ("trade-off: half of a promise", "1 / mu_of(epsilon, delta)", "2 / mu_of(epsilon, delta)"),
+            ("trade-off: steps are not counted", "math.fsum(count / multiplier**2", "math.fsum(1 / multiplier**2"),
+            (
+                "trade-off: sampling is not looked at",
+                "if epsilon == delta == 0 and all(",
+                "if epsilon == delta == 0 or all(",
+            ),
+            ("trade-off: only who comes counts", "np.max([upper_deltas", "np.min([upper_deltas"),
+            (
+                "trade-off: half of the false alarms",
+                "slopes * false_alarms + deltas",
+                "slopes * false_alarms / 2 + deltas",
+            ),
+        ],
+    ),
+    (
         "report/statement.py",
-        "tests/deploy/test_tables.py tests/store/test_account.py",
+        "tests/report/test_statement.py tests/store/test_account.py tests/deploy/test_tables.py",
         [
             ("a deployment on the default data", "if simulated else summary.trial_of", "if True else summary.trial_of"),
             (
@@ -2381,9 +2404,53 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "a statement: all attackers are outsiders",
-                "summary.attack_accuracy[view])",
-                'summary.attack_accuracy["outsider"])',
+                "summary.attack_accuracy[view], *",
+                'summary.attack_accuracy["outsider"], *',
             ),
+            (
+                "a statement: all observers find what outsiders find",
+                "hits_of(spent, view, false_alarms)",
+                'hits_of(spent, "outsider", false_alarms)',
+            ),
+        ],
+    ),
+    (
+        "report/run_facts.py",
+        "tests/report/test_statement.py",
+        [
+            ("a statement: everybody's noise is counted", "    if shares == 1:", "    if False:"),
+            ("a statement: what is read is declared", 'one.source == "read from the records" and', "False and"),
+            ("a statement: bare models are for anybody", 'if summary.epsilon["outsider"] is None:', "if False:"),
+        ],
+    ),
+    (
+        "report/site_statement.py",
+        "tests/deploy/test_site_statement.py",
+        [
+            ("a site's statement: records pay once", "1 / (2 * mu)", "1 / mu"),
+            ("a site's statement: reserved epsilons are free", '"promised": list(promise)}', '"promised": [0.0, 0.0]}'),
+            ("a site's statement: restored ledgers are believed", "math.inf if unknown else spent", "spent"),
+            (
+                "a site's statement: all observers are the outsider",
+                "_observe(view, spent[view]",
+                "_observe(view, spent[VIEWS[0]]",
+            ),
+        ],
+    ),
+    (
+        "deploy/site/verify.py",
+        "tests/deploy/test_site_statement.py",
+        [
+            ("verified: what left for no run", "if run not in known:", "if False:"),
+            ("verified: what was never reserved", "    if not reserved:", "    if False:"),
+            ("verified: more than was reserved", "if paid[view] > most * ROUNDING + 1e-6:", "if False:"),
+            (
+                "verified: more than the rules allow",
+                "if not spent[policy.view].fits(",
+                "if False and not spent[policy.view].fits(",
+            ),
+            ("verified: other rules", "in (None, policy.digest(secret)):", "is not False:"),
+            ("verified: another witness", "        return [str(error)]", "        return []"),
         ],
     ),
     (

@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 import sordino.cli
 from sordino.methods import names
 from sordino.privacy.accounting.gaussian import attack_accuracy, mu_of
+from sordino.privacy.accounting.tradeoff import hits
+from sordino.report.statement_facts import of_thousand
 from sordino.report.wording import attack_words
 from sordino.version import VERSION
 
@@ -137,6 +139,15 @@ def test_what_an_epsilon_means_is_computed() -> None:
     rows = re.findall(r"^\| (epsilon|the best attack is right in) \| (.*) \|$", (DOCS / "epsilon.md").read_text(), re.M)
     budgets, attacks = (row.split(" | ") for _, row in rows)
     assert attacks == [attack_words(attack_accuracy(mu_of(float(budget), 1e-5))) for budget in budgets]
+
+
+def test_what_a_statement_finds_is_computed() -> None:
+    """The table on the page: hits at one false alarm in a thousand."""
+    text = (DOCS / "statement.md").read_text("utf-8")
+    rows = re.findall(r"^\| (epsilon|found, of 1,000, with .*?) \| (.*) \|$", text, re.M)
+    budgets, found = (row.split(" | ") for _, row in rows)
+    wanted = [hits(((1.0, 1 / mu_of(float(budget), 1e-5), 1),), 0.001) for budget in budgets]
+    assert found == [of_thousand(share) for share in wanted]
 
 
 def test_every_method_has_a_page(made: dict[str, str]) -> None:

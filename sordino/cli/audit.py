@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +45,7 @@ def audit(
     check_writable(output)
     with _own_failures(chosen):
         report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
-    document = report.asdict(pictures=True)
+    document = report.asdict(pictures=True) | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     place = _store_document(document, output, chosen.store)
     if as_json:
         typer.echo(json.dumps(report.asdict()))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.cli.options import Json, StoreFolder
-from sordino.cli.trained import Run
+from sordino.cli.trained import RunOrSite, is_site
 from sordino.experiment.defaults import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from sordino.report.statement_pages import Told
 
 
 def ledger(
-    run: Run,
+    run: RunOrSite,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the chain, and that the result follows from the rows.")
@@ -22,7 +25,7 @@ def ledger(
     store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """List what left the clients of a run: each release, who sent it, its bound and its noise."""
+    """List what left the clients of a run, or a site over all its runs: each release, its bound and its noise."""
     import csv
     import sys
 
@@ -32,6 +35,9 @@ def ledger(
 
     if as_csv and (as_json or verify):
         raise UserError(f"Give either --csv or {'--json' if as_json else '--verify'}, not both.")
+    if is_site(run):
+        _site_ledger(Path(run), as_csv, verify, as_json)
+        return
     found = Account.of(Store(store, must_exist=True), run)
     if verify:
         _verify(found, as_json)
@@ -51,6 +57,52 @@ def ledger(
     console = Console(markup=False)
     console.print(ledger_table(found))
     console.print(f"{len(found.ledger.rows)} rows; head {found.head}", style="dim", highlight=False)
+    console.print(
+        "--csv and --json print all columns; --verify checks that the ledger is unbroken.", style="dim", highlight=False
+    )
+
+
+def _site_ledger(folder: Path, as_csv: bool, verify: bool, as_json: bool) -> None:
+    """Print the ledger of a site, or whether it is whole and keeps to the site's rules."""
+    import csv
+    import sys
+
+    from sordino.errors import refuse
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.site.verify import COLUMNS, ledger_documents, verify_site
+
+    if verify:
+        found = verify_site(folder)
+        if as_json:
+            typer.echo(json.dumps(found.to_dict()))
+            if found.disagreements:
+                raise typer.Exit(2)
+            return
+        refuse(f"the ledger of the site {found.site}", found.disagreements)
+        typer.echo(f"{found.rows} rows, an unbroken chain that ends as the site's witness says.")
+        typer.echo(
+            "Every release belongs to a run, costs no more than was reserved, and all of them keep to the rules."
+        )
+        typer.echo(f"head {found.head}")
+        return
+    document = ledger_documents(folder)
+    if as_json:
+        typer.echo(json.dumps(document))
+        return
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(document["rows"])
+        return
+    from rich.console import Console
+
+    from sordino.report.terminal.details import site_ledger_table
+
+    console = Console(markup=False)
+    console.print(site_ledger_table(document))
+    console.print(f"{len(document['rows'])} rows; head {document['head']}", style="dim", highlight=False)
     console.print(
         "--csv and --json print all columns; --verify checks that the ledger is unbroken.", style="dim", highlight=False
     )
@@ -78,40 +130,73 @@ def _verify(found: Any, as_json: bool) -> None:
 
 
 def statement(
-    run: Run,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where it goes: .md or .html.")] = Path(
-        "statement.html"
-    ),
+    run: RunOrSite,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where it goes: .html, .md or .json. [default: statement.html]"),
+    ] = None,
+    registry: Annotated[
+        bool,
+        typer.Option(
+            "--registry",
+            help="Write just the fields of the DP Deployments Registry: .yaml or .json. [default: registry.yaml]",
+        ),
+    ] = False,
     store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """Write one page for a data-protection officer: what was trained, what left, who could see it, what it means.
+    """Write a page for a data-protection officer on a run, or on a site over all its runs.
 
-    For a PDF, open the HTML file in a browser and print it into a file.
+    It says what was trained, what left, who could see it and what it means, with an annex for an impact assessment. For
+    a PDF, open the HTML file in a browser and print it into a file. --json prints all of it for programs.
     """
     from sordino.errors import UserError, writing
-    from sordino.report.statement import statement_of
+    from sordino.report.registry import REGISTRY_FORMATS
     from sordino.report.statement_pages import FORMATS
-    from sordino.store.store import Store
     from sordino.util.files import write_whole
 
+    output = output or Path("registry.yaml" if registry else "statement.html")
     kind = output.suffix.lower()
     if kind == ".pdf":
         instead = output.with_suffix(".html")
         raise UserError(f"A PDF is made by a browser: write {instead}, open it, and print it into a file.")
-    if kind not in FORMATS:
-        raise UserError(f"A statement is written as .md or .html, not as {kind or 'a file without an ending'!r}.")
-    found = statement_of(Store(store, must_exist=True), run)
+    if registry and kind not in REGISTRY_FORMATS:
+        raise UserError(f"The registry's fields are written as .yaml or .json, not as {_ending(kind)}.")
+    if not registry and kind not in FORMATS:
+        raise UserError(f"A statement is written as .md or .html, or as .json for programs, not as {_ending(kind)}.")
+    found = _told(run, store)
+    document = found.document()
     with writing(output):
-        write_whole(output, FORMATS[kind](found))
+        write_whole(output, REGISTRY_FORMATS[kind](document["registry"]) if registry else FORMATS[kind](found))
     if as_json:
-        from dataclasses import asdict
-
-        typer.echo(json.dumps({"file": str(output), **asdict(found)}))
+        typer.echo(json.dumps(document["registry"] if registry else {"file": str(output), **document}))
         return
-    typer.echo(f"{output}: one page on {run}")
+    if registry:
+        typer.echo(f"{output}: fields of the Deployments Registry on {run}")
+        typer.echo(f"Only you can fill in: {', '.join(document['blank'])}")
+        return
+    typer.echo(f"{output}: statement on {run}")
     if kind == ".html":
         typer.echo("For a PDF, open it in a browser and print it into a file.")
+
+
+def _ending(kind: str) -> str:
+    return repr(kind or "a file without an ending")
+
+
+def _told(run: str, store: Path) -> Told:
+    """Statement on a run of a store, or on the site in a folder."""
+    if is_site(run):
+        from sordino.flower import check_installed
+
+        check_installed()
+        from sordino.report.site_statement import site_statement_of
+
+        return site_statement_of(Path(run))
+    from sordino.report.statement import statement_of
+    from sordino.store.store import Store
+
+    return statement_of(Store(store, must_exist=True), run)
 
 
 def report(

@@ -64,9 +64,20 @@ def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
     ]
 
 
+def is_site(run: str) -> bool:
+    """Whether a run's name is the folder of a site; a name that is surely a folder's, but no site's, is refused."""
+    if (Path(run) / "site.toml").is_file():
+        return True
+    if run.endswith("/") or (Path(run) / "site.db").exists():
+        from sordino.errors import UserError
+
+        raise UserError(f"There is no site in {run}: it has no file site.toml. `sordino site init` makes a site.")
+    return False
+
+
 def _models(run: str, store: Path) -> Models:
     """Models of a run in a store, or of the site in a folder."""
-    if (Path(run) / "site.toml").is_file():
+    if is_site(run):
         from sordino.deploy.site.status import models_at
 
         return models_at(Path(run))

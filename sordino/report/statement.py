@@ -1,14 +1,16 @@
-"""Privacy statement: one page for those who must answer for data.
+"""Privacy statement on a run: a page of half a minute for those who must answer for data, and all the rest below it.
 
 It says what was trained on whose data, what left, who could see it and what that means, in plain words. Every figure
-follows from the run's ledger.
+follows from the run's ledger. The page holds what NIST SP 800-226 (Guidelines for Evaluating Differential Privacy
+Guarantees, 2025) asks of whoever claims a guarantee; `sordino.report.registry` has the same for machines.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,20 +22,42 @@ from sordino.experiment.defaults import AT_SITES
 from sordino.experiment.hyperparameters import called
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit, protection
-from sordino.privacy.views import View
-from sordino.report.wording import (
-    UNPROTECTED,
-    observer_of_figures,
-    protects_nothing,
-    replacement_words,
-    with_full_stop,
+from sordino.privacy.views import VIEWS, View
+from sordino.report.registry import blank_fields, registry_of_run
+from sordino.report.run_facts import (
+    annex_of,
+    audit_command,
+    guaranteed_shares,
+    mechanism_of,
+    public_of,
+    recipients_of,
+    trust_of,
+    tuning_of,
+    utility_of,
+    utility_of_clients,
 )
+from sordino.report.run_page import page_of
+from sordino.report.statement_blocks import Page
+from sordino.report.statement_facts import (
+    NAMED,
+    AnnexRow,
+    AuditVerdict,
+    DataColumn,
+    Fact,
+    Leaving,
+    Observer,
+    Recipient,
+    find_audit,
+    observe,
+)
+from sordino.report.unit_words import words_for
+from sordino.report.wording import observer_of_figures, with_full_stop
 from sordino.store.ledger_rows import Account
 from sordino.store.run_summary import Summary
-from sordino.store.spending import over_runs, sentence
+from sordino.store.spending import Spent, hits_of, over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.trained.models import Description, load_models
-from sordino.util.formatting import delta_text
+from sordino.util.package import package_hash
 
 OF_SECURE_SUM = "whoever runs the server, together with all other sites; by itself it sees sums"
 """Words for the server of a deployment whose messages were added up by a secure sum."""
@@ -42,56 +66,8 @@ WHO: dict[View, str] = {
     "peer": "another client, which also knows its own part of the noise",
     "server": "whoever runs the server and sees every message of every client",
 }
-GUESSED = {
-    Unit.CLIENT: "a client took part",
-    Unit.RECORD: "a record was among those trained on",
-    Unit.PERSON: "a person's rows were among those trained on",
-}
-"""Fact about a unit that an attacker guesses."""
-NAMED = 12
-"""Number of clients, or classes, that a sentence names."""
 EACH_ITS_OWN = "(named by each site)"
 """Words in place of the label's column where each site names it itself."""
-UNBOUNDED = "without bound"
-"""Word for an infinite epsilon."""
-
-
-@dataclass(frozen=True)
-class Observer:
-    """One observer, and how much it could have learned."""
-
-    name: str
-    who: str
-    epsilon: float | None
-    """None where there is no bound."""
-    attack: float
-    """Share of correct guesses of the best attack; 0.5 is that of a coin."""
-
-
-@dataclass(frozen=True)
-class Leaving:
-    """One kind of thing that left clients."""
-
-    name: str
-    what: str
-    clients: int
-    most: int
-    """Number of times that one client sent it, at most."""
-    covered: bool
-
-
-@dataclass(frozen=True)
-class DataColumn:
-    """One column of the tables that clients hold."""
-
-    name: str
-    kind: str
-    values: str
-    """The range or the values that may occur."""
-    missing: str
-    """Treatment of records without a value."""
-    source: str
-    """Person or file that declares it."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +76,8 @@ class Statement:
 
     run: str
     date: str
+    started: str
+    """The same date, in ISO 8601."""
     version: str
     method: str
     data: str
@@ -131,7 +109,7 @@ class Statement:
     rows_not_persons: str
     """Words on rows and persons, with the epsilon of several rows; empty at client level."""
     delta: float
-    planned_for: str
+    planned_for: View
     observers: list[Observer]
     leaving: list[Leaving]
     replaced: float | None
@@ -144,6 +122,43 @@ class Statement:
     """Sentences on the cost of all runs on the same people."""
     head: str
     rows: int
+    package: str
+    """SHA-256 of the code that wrote the statement."""
+    protects: str
+    """Sentences on the protected unit for somebody who knows no statistics."""
+    covered_units: int | None
+    """Number of units among which one is hidden; None where it is not known."""
+    mechanism: list[str]
+    """Sentences on noise and limits: how they were made, and from which source of randomness."""
+    shares: int
+    """Clients whose noise is in every sum that an observer sees and cannot be subtracted; 1 where each client adds all
+    of it."""
+    colluders: int
+    trust: list[str]
+    """Sentences on who has to be trusted with what."""
+    public: list[Fact]
+    """What is taken to be public, and who says so."""
+    tuning: str
+    """Sentences on what trying out settings has cost."""
+    utility: list[str]
+    """Sentences on how well the models predict, as far as that is known."""
+    utility_of_clients: list[list[str]]
+    """Accuracies of single clients, where a simulation knows them: name, accuracy."""
+    recipients: list[Recipient]
+    audit: AuditVerdict | None
+    audit_command: str
+    """Command that attacks the method with these settings."""
+    annex: list[AnnexRow]
+
+    def page(self) -> Page:
+        """Page for people."""
+        return page_of(self)
+
+    def document(self) -> dict[str, Any]:
+        """Document for machines: all of the above, and the fields of the Deployments Registry, bound to the ledger."""
+        registry = registry_of_run(self)
+        ledger = {"head": self.head, "rows": self.rows}
+        return dataclasses.asdict(self) | {"ledger": ledger, "registry": registry, "blank": blank_fields(registry)}
 
 
 def statement_of(store: Store, run: str) -> Statement:
@@ -157,9 +172,17 @@ def statement_of(store: Store, run: str) -> Statement:
     protects = protection(row.unit, summary.epsilon_rows, observer_of_figures(summary.epsilon, summary.protect_from))
     level = summary.record_level
     total = over_runs(store, row.people, row.unit, summary.delta)
+    shares, whole = guaranteed_shares(account.ledger), words_for(row.unit)
+    columns = [] if schema is None else _columns(schema, row.configuration, simulated)
+    observers = [
+        observe(view, who, summary.epsilon[view], summary.attack_accuracy[view], *_curve(summary.spent, view))
+        for view, who in _observers(summary).items()
+    ]
+    recipients, leaving = recipients_of(summary), _leaving(account)
     return Statement(
         run=run,
         date=datetime.fromtimestamp(row.created, UTC).strftime("%d %B %Y, %H:%M UTC"),
+        started=datetime.fromtimestamp(row.created, UTC).isoformat(timespec="seconds"),
         version=about.version,
         method=called(row.configuration),
         data=str(row.configuration["data"]) if simulated else summary.trial_of or AT_SITES,
@@ -174,7 +197,7 @@ def statement_of(store: Store, run: str) -> Statement:
         stopped=row.result is None,
         classes=list(about.meaning.task.groups),
         predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
-        columns=[] if schema is None else _columns(schema, row.configuration, simulated),
+        columns=columns,
         shape=about.shape,
         simulated=simulated,
         trial=summary.trial_of is not None,
@@ -183,11 +206,8 @@ def statement_of(store: Store, run: str) -> Statement:
         rows_not_persons=protects.get("rows_not_persons", ""),
         delta=summary.delta,
         planned_for=summary.protect_from,
-        observers=[
-            Observer(view, who, summary.epsilon[view], summary.attack_accuracy[view])
-            for view, who in _observers(summary).items()
-        ],
-        leaving=_leaving(account),
+        observers=observers,
+        leaving=leaving,
         replaced=None if level is None else level.epsilon_replace_one,
         replaced_at=None if level is None else level.delta_replace_one,
         not_covered=[with_full_stop(one) for one in summary.not_covered],
@@ -195,7 +215,33 @@ def statement_of(store: Store, run: str) -> Statement:
         together=sentence(total, summary.protect_from),
         head=account.head,
         rows=len(account.ledger.rows),
+        package=package_hash(),
+        protects=whole.plain,
+        covered_units=summary.records if row.unit.record_level else summary.clients,
+        mechanism=mechanism_of(summary, account, any(one.covered for one in leaving)),
+        shares=shares,
+        colluders=int(row.configuration.get("colluders") or 0),
+        trust=trust_of(summary, row.configuration, shares),
+        public=public_of(summary, about, columns, simulated),
+        tuning=tuning_of(total),
+        utility=utility_of(summary),
+        utility_of_clients=utility_of_clients(summary, store),
+        recipients=recipients,
+        audit=find_audit(store.folder, summary.called, summary.variant, row.unit),
+        audit_command=audit_command(row.configuration, _audited_data(row, simulated), store.folder),
+        annex=annex_of(summary, columns, recipients, observers, row.unit),
     )
+
+
+def _curve(spent: Spent, view: View) -> tuple[float | None, Callable[[float], float]]:
+    """The mu of Gaussian differential privacy of a run for an observer, and its hits as a function of false alarms."""
+    mu = None if Unit(spent["unit"]).record_level else spent["mu"][VIEWS.index(view)]
+    return mu, lambda false_alarms: hits_of(spent, view, false_alarms)
+
+
+def _audited_data(row: RunRow, simulated: bool) -> str | None:
+    """Name of a run's data for an audit; None where they are at sites, or need a schema that no option names."""
+    return str(row.configuration["data"]) if simulated and row.configuration.get("table") is None else None
 
 
 def _observers(summary: Summary) -> dict[View, str]:
@@ -254,134 +300,3 @@ def _release_texts(row: RunRow) -> dict[str, str]:
         method = Experiment.make(row.configuration).build_method()
         return {name: release.describe() for step in method.steps().values() for name, release in step.items()}
     return {}
-
-
-def sentences(found: Statement) -> dict[str, list[str]]:
-    """Paragraphs of the page by heading; tables and lists are not among them."""
-    whom = ", ".join(found.clients) + (f" and {found.others} more" if found.others else "")
-    records = f" Together the clients hold {found.records:,} training records." if found.records else ""
-    column = f" in the column {found.predicted}" if found.predicted else ""
-    return {
-        "What was done": [
-            f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."
-            f"{records}",
-            f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
-            f"to tell {_join(found.classes)} apart{column}, with the method {found.method}, in "
-            f"{found.rounds_planned if found.stopped else found.rounds} rounds.",
-            *([found.features] if found.features else []),
-            *([_stop(found)] if found.stopped else []),
-            _machines(found),
-        ],
-        "What a record holds": [_holds(found)],
-        "What left each client": [_treatment(found)],
-        "What somebody could learn from it": [*_protection(found), *([found.together] if found.together else [])],
-    }
-
-
-def _stop(found: Statement) -> str:
-    """Sentences on a run that was stopped before its end."""
-    return (
-        f"The run was stopped after {found.rounds} of {found.rounds_planned} rounds, and has no models yet. The "
-        "figures below are those of all planned rounds: the run may be resumed, and whoever stopped it may have seen "
-        "what had left before."
-    )
-
-
-def _machines(found: Statement) -> str:
-    """Sentences on where the data were."""
-    if found.simulated:
-        return (
-            "This run was a simulation: one machine held all data. This page says what would have left each client on "
-            "real machines."
-        )
-    if found.trial:
-        return (
-            "This run was a trial: the server and all sites were processes of one machine, which held all data. This "
-            "page says what left each site."
-        )
-    return "The clients trained on their own machines. Their records never left those machines."
-
-
-def _holds(found: Statement) -> str:
-    """Sentences on what is known of the records, and who declared it."""
-    by = "" if found.simulated else " The experiment declares this. Only sites whose data fit it took part."
-    if found.columns:
-        return f"The table lists all columns of the clients' tables. Columns of the kind id are not used.{by}"
-    shape = " x ".join(str(size) for size in found.shape)
-    return f"A record is an array of shape {shape}. Its numbers have no names.{by}"
-
-
-def _treatment(found: Statement) -> str:
-    """Sentences on how values were treated before they left."""
-    if not found.leaving:
-        return "Nothing left any client."
-    covered = "Values that are covered by noise were limited in size at the client, and noise was added to them there."
-    bare = "Nothing of it is covered by noise."
-    return (
-        "Records never leave a client. Everything that does leave passes one gate and is entered in a ledger before it "
-        f"is sent. {covered if any(one.covered for one in found.leaving) else bare}"
-    )
-
-
-def _protection(found: Statement) -> list[str]:
-    """Paragraphs on what the figures protect, and from what."""
-    whether = GUESSED[found.unit]
-    attack = (
-        f'The column "best attack" says how often the best possible attack guesses correctly whether {whether}, for '
-        f"the {found.unit} that is easiest to recognise. A coin is correct in 50 % of cases."
-    )
-    epsilon = {one.name: one.epsilon for one in found.observers}
-    if protects_nothing(epsilon):
-        return [f"{UNPROTECTED}. {attack}"]
-    unit, planned = "one client as a whole", f"The noise was planned against the observer {found.planned_for}."
-    if found.unit.record_level:
-        unit, planned = "one record of a client", _whose_noise(found)
-    return [
-        f"The figures protect {unit}. A smaller epsilon means stronger protection. Delta is "
-        f"{delta_text(found.delta)}: roughly the chance that more is revealed than epsilon allows. Each observer is "
-        f"assumed to know everything else about everybody. {planned}",
-        attack,
-        *_neighbours(found),
-    ]
-
-
-def _whose_noise(found: Statement) -> str:
-    """Sentences on the noise that protects records, and on whom it holds against."""
-    if _observer(found) is None:
-        return "Each client adds noise of its own, which holds against every observer."
-    shared = (
-        "The clients share the noise: each message carries a part of it, and the sum over clients carries all of it. "
-        f"It was planned against the observer {found.planned_for}."
-    )
-    if found.simulated:
-        return shared
-    return (
-        f"{shared} A secure sum showed the server sums alone, so that for the server by itself the figure of the "
-        "outsider holds. The figure of the server is for the case that all other sites work with it."
-    )
-
-
-def _neighbours(found: Statement) -> list[str]:
-    """Paragraphs on the two worlds that the figures compare."""
-    compared = f"The figures compare two worlds that differ in one {found.unit}. Neighbours: {found.neighbours}."
-    if not found.unit.record_level:
-        return [compared]
-    exchanged, observer = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED), _observer(found)
-    whose = "" if observer is None else f" for the observer {observer}, and more for observers with a larger epsilon"
-    return [
-        f"{compared} Records are counted as they were read. If a record's contents are replaced by others, epsilon is "
-        f"at most {exchanged}{whose}.",
-        found.rows_not_persons,
-    ]
-
-
-def _observer(found: Statement) -> str | None:
-    """Observer whom figures of which there is one alone are for; None where they hold for all."""
-    return observer_of_figures({one.name: one.epsilon for one in found.observers}, found.planned_for)
-
-
-def _join(names: list[str]) -> str:
-    """Names as a list in a sentence, the first few of many."""
-    shown = names[:NAMED]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 and not more else ", ".join(shown) + more

@@ -1,72 +1,67 @@
-"""Pages of a privacy statement: Markdown, or HTML that needs no network."""
+"""Pages of a privacy statement: Markdown, HTML that needs no network, or JSON for machines."""
 
 from __future__ import annotations
 
 import html
+import json
 import math
-from collections.abc import Callable
-from dataclasses import astuple
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from sordino.methods.bases import SIZES, SIZES_IN_SUMS
-from sordino.report.html import page
-from sordino.report.statement import UNBOUNDED, Leaving, Observer, Statement, sentences
-from sordino.report.wording import attack_words, epsilon_words, markdown_table
+from sordino.report.html import charts, page
+from sordino.report.html.charts import Line
+from sordino.report.statement_blocks import BLANK, Block, Bullets, Drawn, Page, Section, Table, Tradeoff
+from sordino.report.wording import attack_words, markdown_table
 
 BAR = 40
 """Length of a bar in plain text, in characters."""
 PERCENT = " %"
 
 
-COLUMNS = ["column", "kind", "values", "without a value", "source"]
-"""Head of the table of a record's columns."""
+class Told(Protocol):
+    """A statement, on a run or on a site."""
+
+    def page(self) -> Page:
+        """Page for people."""
+
+    def document(self) -> dict[str, Any]:
+        """Document for machines."""
 
 
-def _times(one: Leaving) -> str:
-    return f"{one.most} times" if one.most != 1 else "once"
-
-
-def _observer(one: Observer) -> list[str]:
-    """Cells of one observer: name, who that is, epsilon, best attack."""
-    return [one.name, one.who, epsilon_words(one.epsilon, UNBOUNDED), attack_words(one.attack, PERCENT)]
-
-
-def markdown(found: Statement) -> str:
+def markdown(found: Told) -> str:
     """Write a statement as Markdown."""
-    parts = [f"# Privacy statement: {found.run}", ""]
-    for heading, paragraphs in sentences(found).items():
-        parts += [f"## {heading}", ""]
-        for paragraph in paragraphs:
-            parts += [paragraph, ""]
-        if heading.startswith("What a record") and found.columns:
-            parts += [markdown_table(COLUMNS, [[_cell(text) for text in astuple(one)] for one in found.columns]), ""]
-        if heading.startswith("What left") and found.leaving:
-            parts += [
-                "| what | how it is made | per client, at most | clients | covered by noise |",
-                "|---|---|---|---|---|",
-            ]
-            parts += [
-                f"| {one.name} | {one.what} | {_times(one)} | {one.clients} | {'yes' if one.covered else 'no'} |"
-                for one in found.leaving
-            ] + [""]
-        if heading.startswith("What somebody"):
-            parts += ["| observer | who that is | epsilon | best attack |", "|---|---|---:|---:|"]
-            parts += [f"| {' | '.join(_observer(one))} |" for one in found.observers]
-            parts += ["", "```", *_bars(found), "```", ""]
-    parts += ["## What these figures do not cover", ""]
-    parts += [f"- {one}" for one in found.not_covered + _always(found)] + [""]
-    if found.notes:
-        parts += ["## Notes", "", *(f"- {note}" for note in found.notes), ""]
-    parts += ["## How to check it", "", *_check(found), ""]
+    told = found.page()
+    parts = [f"# {told.title}", "", told.about, "", "## In half a minute", ""]
+    for lead, text in told.glance:
+        parts += [f"**{lead}** {text}", ""]
+    parts += [f"{_caption(told)}:", "", "```", *_bars(told.attacks.observers), "```", ""]
+    parts += ["Place, date, signature: " + BLANK, ""]
+    for section in (*told.sections, *told.annex):
+        parts += [f"## {section.heading}", ""]
+        for block in section.blocks:
+            written = _markdown_block(block)
+            parts += [*written, ""] if written else []
     return "\n".join(parts)
 
 
-def _bars(found: Statement) -> list[str]:
+def _caption(told: Page) -> str:
+    return f"How often the best attack is right ({told.attacks.who})"
+
+
+def _markdown_block(block: Block) -> list[str]:
+    if isinstance(block, Table):
+        return [markdown_table(block.head, [[_cell(text) for text in row] for row in block.rows])]
+    if isinstance(block, Bullets):
+        return [f"- {one}" for one in block.items]
+    return [] if isinstance(block, Tradeoff) else [block]  # a table says the same
+
+
+def _bars(observers: Sequence[Drawn]) -> list[str]:
     """Bars of the best attacks, between a coin and certainty."""
     lines = [f"{'':10}50 % (a coin){'100 % (certainty)':>{BAR - 13}}"]
-    for one in found.observers:
+    for one in observers:
         length = math.ceil((one.attack - 0.5) * 2 * BAR)
         lines.append(f"{one.name:10}{'#' * length}{'.' * (BAR - length)} {attack_words(one.attack, PERCENT)}")
     return lines
@@ -77,59 +72,37 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _always(found: Statement) -> list[str]:
-    """Sentences on what no epsilon covers in any run."""
-    shown = (
-        "In the simulation, accuracies were measured on the clients' raw test records, some notes follow from these "
-        "records, and training records were counted. On real machines no client sends any of this."
-    )
-    return [
-        "A personal model stays at its client. Anybody who is given one may learn more about that client's records.",
-        *([SIZES] if found.unit.record_level and {SIZES, SIZES_IN_SUMS}.isdisjoint(found.not_covered) else []),
-        *([shown] if found.simulated else []),
-    ]
-
-
-def _check(found: Statement) -> list[str]:
-    return [
-        f"The run was started on {found.date} with Sordino {found.version}. Its ledger has {found.rows} rows; their "
-        "chain of hashes ends with",
-        "",
-        f"`{found.head}`",
-        "",
-        f"`sordino ledger {found.run} --verify` checks that no row was altered or removed, and that the figures above "
-        "follow from the rows. `--csv` prints them.",
-    ]
-
-
-def hypertext(found: Statement) -> str:
-    """Write a statement as one HTML file that needs no network and prints well."""
-    parts = [f"<h1>Privacy statement: {_html(found.run)}</h1>"]
-    for heading, paragraphs in sentences(found).items():
-        parts += [f"<h2>{_html(heading)}</h2>", *(f"<p>{_html(paragraph)}</p>" for paragraph in paragraphs)]
-        if heading.startswith("What a record") and found.columns:
-            parts.append(_table(COLUMNS, [list(astuple(one)) for one in found.columns]))
-        if heading.startswith("What left") and found.leaving:
-            head = ["what", "how it is made", "per client, at most", "clients", "covered by noise"]
-            rows = [
-                [one.name, one.what, _times(one), str(one.clients), "yes" if one.covered else "no"]
-                for one in found.leaving
-            ]
-            parts.append(_table(head, rows))
-        if heading.startswith("What somebody"):
-            rows = [_observer(one) for one in found.observers]
-            parts += [_table(["observer", "who that is", "epsilon", "best attack"], rows), _picture(found)]
-    parts += ["<h2>What these figures do not cover</h2>", _list(found.not_covered + _always(found))]
-    parts += ["<h2>Notes</h2>", _list(found.notes)] if found.notes else []
-    first, _, link, _, check = _check(found)
-    parts += [
-        "<h2>How to check it</h2>",
-        f"<p>{_html(first)} <code>{_html(link.strip('`'))}</code>.</p>",
-        f"<p>{_with_code(check)}</p>",
+def hypertext(found: Told) -> str:
+    """Write a statement as one HTML file that needs no network and prints well: the first sheet is to be signed."""
+    told = found.page()
+    glance = "".join(f"<p><b>{_html(lead)}</b> {_with_code(text)}</p>" for lead, text in told.glance)
+    parts = [
+        f'<h1>{_html(told.title)}</h1><p class="soft">{_with_code(told.about)}</p>',
+        f'<section class="glance"><h2>In half a minute</h2>{glance}<p><b>{_html(_caption(told))}.</b></p>',
+        f"{_picture(told.attacks.observers)}</section>",
         '<p class="signature">Place, date, signature</p>',
+        '<div class="rest">',
+        *(_html_section(section) for section in told.sections),
+        "</div>",
     ]
+    if told.annex:
+        parts += ['<div class="annex">', *(_html_section(section) for section in told.annex), "</div>"]
     body = ['<article class="sheet">', *parts, "</article>"]
-    return page(f"Privacy statement: {found.run}", Markup("\n".join(body)))
+    return page(told.title, Markup("\n".join(body)))
+
+
+def _html_section(section: Section) -> str:
+    return "\n".join([f"<h2>{_html(section.heading)}</h2>", *(_html_block(block) for block in section.blocks)])
+
+
+def _html_block(block: Block) -> str:
+    if isinstance(block, Table):
+        return _table(block)
+    if isinstance(block, Bullets):
+        return '<ul class="words">' + "".join(f"<li>{_with_code(item)}</li>" for item in block.items) + "</ul>"
+    if isinstance(block, Tradeoff):
+        return _tradeoff(block.observers)
+    return f"<p>{_with_code(block)}</p>"
 
 
 def _html(text: Any) -> str:
@@ -142,28 +115,32 @@ def _with_code(text: str) -> str:
     return "".join(f"<code>{_html(part)}</code>" if place % 2 else _html(part) for place, part in enumerate(parts))
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    def line(cells: list[str], tag: str) -> str:
-        return "<tr>" + "".join(f'<{tag} class="text">{_html(cell)}</{tag}>' for cell in cells) + "</tr>"
+def _table(block: Table) -> str:
+    """HTML of a table. Each cell names its column, which is shown where the columns do not fit side by side."""
+    head = "".join(f'<th class="text">{_html(cell)}</th>' for cell in block.head)
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f'<td class="text" data-column="{_html(name)}"><span>{_with_code(cell)}</span></td>'
+            for name, cell in zip(block.head, row, strict=True)
+        )
+        + "</tr>"
+        for row in block.rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
-    return '<div class="wide"><table>' + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table></div>"
 
-
-def _list(items: list[str]) -> str:
-    return '<ul class="words">' + "".join(f"<li>{_with_code(item)}</li>" for item in items) + "</ul>"
-
-
-def _picture(found: Statement) -> str:
+def _picture(observers: Sequence[Drawn]) -> str:
     """Bars of the best attacks, between a coin and certainty."""
     left, width, row = 90, 420, 34
-    height = 30 + row * len(found.observers)
+    height = 30 + row * len(observers)
     parts = [
         f'<svg viewBox="0 0 600 {height}" role="img" aria-label="The best attack of each observer" '
         'style="max-width: 38rem; width: 100%; font-size: 13px; fill: var(--ink)">',
         f'<text x="{left}" y="14">50 % (a coin)</text>',
         f'<text x="{left + width}" y="14" text-anchor="end">100 % (certainty)</text>',
     ]
-    for place, one in enumerate(found.observers):
+    for place, one in enumerate(observers):
         top = 24 + row * place
         length = max(1.0, (one.attack - 0.5) * 2 * width)
         parts += [
@@ -175,5 +152,23 @@ def _picture(found: Statement) -> str:
     return "".join(parts) + "</svg>"
 
 
-FORMATS: dict[str, Callable[[Statement], str]] = {".md": markdown, ".html": hypertext}
+def _tradeoff(observers: Sequence[Drawn]) -> str:
+    """Curves of the share that each observer finds at most over the share that it suspects wrongly."""
+    curves = {tuple(map(tuple, one.tradeoff)): one for one in reversed(observers)}
+    shared = len(curves) == 1 and len(observers) > 1
+    drawn = [
+        Line.through([(100 * x, y) for x, y in one.tradeoff], "every observer" if shared else one.name)
+        for one in reversed(curves.values())
+    ]
+    coin = Line("blind guessing", [0.0, 100.0], [0.0, 1.0], colour=6)
+    title = "Found at most, over wrong suspicions"
+    return str(charts.lines([*drawn, coin], title, "suspected wrongly, in percent", charts.percent, lambda _: ""))
+
+
+def twin(found: Told) -> str:
+    """Write a statement as a JSON document."""
+    return json.dumps(found.document(), indent=2) + "\n"
+
+
+FORMATS: dict[str, Callable[[Told], str]] = {".md": markdown, ".html": hypertext, ".json": twin}
 """Writers of a statement, by the suffix of the file."""

@@ -58,7 +58,7 @@ class Account:
     def documents(self) -> list[dict[str, Any]]:
         """Return the rows as dictionaries with the keys of COLUMNS."""
         pairs = zip(self.ledger.rows, self.ledger.links, strict=True)
-        return [_document(position, row, link) for position, (row, link) in enumerate(pairs)]
+        return [row_document(position, row, link) for position, (row, link) in enumerate(pairs)]
 
     def epsilon(self) -> dict[str, float | None]:
         """Compute epsilon for each observer from the rows; None where it is infinite or the run has no delta yet."""
@@ -121,7 +121,8 @@ def _agree(one: float | None, other: float | None) -> bool:
     return abs(one - other) <= 1e-6 * max(1.0, abs(one))
 
 
-def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
+def row_document(position: int, row: Row, link: bytes) -> dict[str, Any]:
+    """A row as a dictionary with the keys of COLUMNS; `link` is its link of the chain."""
     clients = row.clients()
     sensitivity = np.frombuffer(row.sensitivity, dtype="<f8")
     noise = np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS))

@@ -32,7 +32,8 @@ from sordino.data.people import same_people
 from sordino.errors import UserError
 from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.accounting.sampled_gaussian import Recipe, cover_recipes, sites_epsilon
+from sordino.privacy.accounting.sampled_gaussian import Recipe, cover_recipes, sites_epsilon, spread_noise
+from sordino.privacy.accounting.tradeoff import hits, presumed
 from sordino.privacy.budget.client_level_plan import planned_epsilon
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
 from sordino.privacy.budget.shared_noise import same_for_all
@@ -281,6 +282,23 @@ def _row_of_person(run: Run, unit: Unit) -> Run:
     if unit is not Unit.PERSON:
         return run
     return tuple(tuple((1.0, multiplier / 2, count) for _, multiplier, count in recipe) for recipe in run)
+
+
+def hits_of(spent: Spent, view: View, false_alarms: float) -> float:
+    """Largest share of a run's units that any attack of an observer finds at a rate of false alarms.
+
+    Of a person known to several clients it is an upper bound. Noise behind a promised epsilon is presumed to be
+    Gaussian where delta is small enough (`tradeoff.presumed`).
+    """
+    epsilon, delta = spent.get("promised", [0.0, 0.0])
+    gaussian = presumed((epsilon, delta), false_alarms)
+    promise = (0.0, 0.0) if gaussian else (epsilon, delta)
+    if _record_level(spent):
+        recipes = [spread_noise(_recipe(one, view), spent.get("sites", 1)) for one in spent["recipes"]] or [()]
+    else:
+        mu = spent["mu"][VIEWS.index(view)]
+        recipes = [_recipe(INFINITE, view) if mu is None else ((1.0, 1 / mu, 1),) if mu else ()]
+    return max(hits((*recipe, *gaussian), false_alarms, promise) for recipe in recipes)
 
 
 def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:

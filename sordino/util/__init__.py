@@ -1,3 +1,14 @@
 """Helpers that know nothing of federated learning: files, TOML, processes, formatting, plotting."""
 
-__all__ = ["display", "files", "formatting", "import_by_name", "moved", "plotting", "processes", "selectable", "toml"]
+__all__ = [
+    "display",
+    "files",
+    "formatting",
+    "import_by_name",
+    "moved",
+    "package",
+    "plotting",
+    "processes",
+    "selectable",
+    "toml",
+]

@@ -12,7 +12,6 @@ import pytest
 import torch
 from helpers import SITE_LIMITS
 
-from sordino.deploy.protocol.keys import package_hash
 from sordino.deploy.protocol.roster import Member, read_roster, roster_toml
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RULES_CHANGED, RefusedError, Rules, SitePolicy, read_rules
@@ -29,6 +28,7 @@ from sordino.privacy.noise import Secure, Seeded
 from sordino.privacy.release import Public
 from sordino.privacy.unit import Unit
 from sordino.util import files
+from sordino.util.package import package_hash
 
 SUMS = {"method": "dp-fedsgd"}
 CARRIED = {"method": "dp-fedavg", "model": "mlp", "set": {"clip": 0.5}}

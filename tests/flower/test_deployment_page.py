@@ -104,6 +104,9 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     assert sum(globals_) / 3 > 0.6, "it learns: half of the records are ill"
     assert 0.999 * 4 < found["spent"]["outsider"] <= 4, "a site counts what it reserved"
     assert all(0.97 * spent < summary.epsilon[view] <= spent for view, spent in found["spent"].items())
+    for line in (*commands("sordino statement"), *commands("sordino ledger")):
+        sordino(line)
+    assert "Privacy statement: site0" in (tmp_path / "statement.html").read_text()
     (tmp_path / "new.csv").write_text("age,pressure,cholesterol\n61,150,260\n40,115,190\n")
     for line in commands("sordino predict"):
         assert "2 records" in sordino(line)

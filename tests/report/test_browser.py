@@ -50,12 +50,38 @@ def test_a_report_is_printed(opened: Browser, page: Path, tmp_path: Path) -> Non
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_statement_is_one_sheet(opened: Browser, page: Path, tmp_path: Path) -> None:
+def sheets(path: Path) -> int:
+    """Number of sheets of a PDF."""
+    return len(re.findall(rb"/Type /Page\b(?!s)", path.read_bytes()))
+
+
+def test_the_half_minute_of_a_statement_is_one_sheet_to_sign(opened: Browser, page: Path, tmp_path: Path) -> None:
+    """And all of it is a few; the first one ends with the signature."""
     sheet, printed = tmp_path / "statement.html", tmp_path / "statement.pdf"
     told = command("statement", "dp-fedavg-digits-2", "-o", sheet, "--store", page.parent / "store")
     assert told.code == 0, told.err
     opened.print(sheet, printed)
-    assert len(re.findall(rb"/Type /Page\b(?!s)", printed.read_bytes())) == 1
+    assert 3 <= sheets(printed) <= 6
+    text = sheet.read_text()
+    first = text[: text.index('<div class="rest">')]
+    assert 'class="signature"' in first
+    sheet.write_text(first + "</article></body></html>")
+    opened.print(sheet, printed)
+    assert sheets(printed) == 1
+
+
+@pytest.mark.parametrize("size", [DESKTOP, (500, 900), PHONE])
+def test_no_column_of_a_statement_is_hidden(opened: Browser, page: Path, tmp_path: Path, size: tuple[int, int]) -> None:
+    """Neither is the page wider than the window, nor does a table scroll in it."""
+    sheet = tmp_path / "statement.html"
+    assert command("statement", "dp-fedavg-digits-2", "-o", sheet, "--store", page.parent / "store").code == 0
+    scrolling = "[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).length"
+    hidden = "[...document.querySelectorAll('td')].filter(one => one.getBoundingClientRect().width < 20).length"
+    for dark in (False, True):
+        seen = opened.look(sheet, size, dark, measure=f"[{scrolling}, {hidden}]")
+        assert seen.measured == [0, 0]
+        assert seen.width <= size[0]
+        assert seen.complaints == seen.requests == []
 
 
 def test_what_a_bad_page_does_is_seen(opened: Browser, tmp_path: Path) -> None:

@@ -1,15 +1,9 @@
-"""Sites' lasting Ed25519 identities and signatures, and the hash of the installed code."""
+"""Sites' lasting Ed25519 identities and signatures."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-from pathlib import Path
-
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def new_identity() -> bytes:
@@ -40,13 +34,3 @@ def _signed_bytes(purpose: str, parts: tuple[bytes, ...]) -> bytes:
     """Bytes that are signed: purpose and parts, each with its length, so that parts cannot run into each other."""
     whole = (b"sordino 1", purpose.encode(), *parts)
     return b"".join(len(part).to_bytes(8, "big") + part for part in whole)
-
-
-@functools.lru_cache(maxsize=1)
-def package_hash() -> str:
-    """SHA-256 of all source files of this installation."""
-    made = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        made.update(f"{path.relative_to(PACKAGE)}\0".encode())
-        made.update(hashlib.sha256(path.read_bytes()).digest())
-    return made.hexdigest()

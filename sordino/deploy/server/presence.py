@@ -14,6 +14,7 @@ from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.site.ledger import Head
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
+from sordino.util.package import package_hash
 
 PAUSE_SECONDS = 0.5
 """Seconds between two searches for missing sites."""
@@ -132,7 +133,7 @@ class Presence:
                 continue
             if keys.is_signed(identity, signature, "hello", challenge):
                 found[identity] = node
-                if reply.get("package") != keys.package_hash():
+                if reply.get("package") != package_hash():
                     self._tell(f"{self.name(identity)} runs another version of Sordino's code than this server.")
         self.reached |= found
         if enrol:

@@ -13,6 +13,7 @@ __all__ = [
     "site",
     "spending",
     "status",
+    "verify",
     "witness",
     "work",
 ]

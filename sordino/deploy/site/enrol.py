@@ -29,13 +29,14 @@ from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Public, due
 from sordino.util.files import read_file
+from sordino.util.package import package_hash
 
 
 def answer_hello(context: SiteContext, message: Mapping[str, Any]) -> bytes:
     """Answer `hello`: prove the site's identity by signing the server's challenge."""
     challenge = requests.read_bytes(message, "challenge", 32)
     signature = keys.sign(context.private, "hello", challenge)
-    return requests.ok_reply(identity=context.identity, signature=signature, package=keys.package_hash())
+    return requests.ok_reply(identity=context.identity, signature=signature, package=package_hash())
 
 
 def answer_enrol(context: SiteContext, message: Mapping[str, Any]) -> bytes:

@@ -20,7 +20,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from sordino.deploy.protocol.keys import package_hash
 from sordino.deploy.protocol.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, DeployedTerms
 from sordino.errors import UserError, quoted
@@ -32,6 +31,7 @@ from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Public, Releases
 from sordino.privacy.unit import Unit
+from sordino.util.package import package_hash
 from sordino.util.toml import read_toml
 
 FILE = "site.toml"

@@ -20,6 +20,7 @@ from sordino.privacy.unit import protection
 from sordino.privacy.views import VIEWS
 from sordino.trained.models import Models, metrics_in, models_in
 from sordino.util.files import KeptFile
+from sordino.util.package import package_hash
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def status(folder: Path) -> dict[str, Any]:
         "rules_changed": last_noted(entries, "rules") not in (None, rules_now),
         "rules_changes": max(0, sum("rules" in entry.content for entry in entries) - 1),
         "runs": runs,
-        "package": keys.package_hash(),
+        "package": package_hash(),
         "ledger": {"rows": head.position, "head": head.link.hex()},
     }
 
@@ -78,10 +79,10 @@ def models_at(folder: Path) -> Models:
     if not runs:
         raise UserError(f"The site in {folder} has no model yet: it gets one when a run that it takes part in is over.")
     file = KeptFile(runs[-1]["model"], runs[-1]["digest_of_model"])
-    return models_in(file.check(folder, "The site's model"), _run_name(runs[-1]["run"]))
+    return models_in(file.check(folder, "The site's model"), run_name(runs[-1]["run"]))
 
 
-def _run_name(run: str) -> str:
+def run_name(run: str) -> str:
     """Name of a run at the server: `run` without the random part behind the space."""
     return "".join(one if one.isprintable() else "?" for one in run.rpartition(" ")[0] or run)
 
@@ -91,7 +92,7 @@ def _run_status(folder: Path, ledger: SiteLedger, run: Mapping[str, Any]) -> dic
     last = curve[-1] if curve else {"personal": None, "start": None}
     return {
         "run": run["run"],
-        "name": _run_name(run["run"]),
+        "name": run_name(run["run"]),
         "method": json.loads(run["experiment"])["method"],
         "client": run["number"],
         "state": run["state"],

@@ -85,12 +85,12 @@ def _envelopes(pairs: Sequence[tuple[Losses, Losses]], widest: float, grid: floa
     """Envelope of a run's recipes for a removed and for an added record."""
     steps = math.ceil(widest / grid)
     at = np.arange(steps + 1) * grid
-    removed, added = (np.max([_upper(pair[direction], at) for pair in pairs], axis=0) for direction in (0, 1))
+    removed, added = (np.max([upper_deltas(pair[direction], at) for pair in pairs], axis=0) for direction in (0, 1))
     removed[0] = added[0] = min(removed[0], added[0])  # at epsilon = 0 the two are one: the total variation
     return _envelope(removed, added, grid), _envelope(added, removed, grid)
 
 
-def _upper(losses: Losses, at: np.ndarray) -> np.ndarray:
+def upper_deltas(losses: Losses, at: np.ndarray) -> np.ndarray:
     """Delta for each epsilon of `at`, roundings included."""
     deltas, doubt = _deltas(losses.loss, losses.mass, at)
     return np.minimum(losses.infinite + deltas + doubt, 1.0)

@@ -60,7 +60,7 @@ def person_epsilon(parts: tuple[tuple[Recipe, int], ...], delta: float) -> float
         for rate, multiplier, count in recipe
         if contributions
     ]
-    spread = tuple(itertools.chain(*(_spread_noise(recipe, contributions) for recipe, contributions in parts)))
+    spread = tuple(itertools.chain(*(spread_noise(recipe, contributions) for recipe, contributions in parts)))
     return _epsilon(steps, delta, lambda: quick_record_epsilon(spread, delta))
 
 
@@ -106,7 +106,7 @@ def cover_recipes(recipes: Sequence[Recipe]) -> list[Recipe]:
     return [every, ((max(rate for rate, _ in counts), min(z for _, z in counts), most),)]
 
 
-def _spread_noise(recipe: Recipe, contributions: int) -> Recipe:
+def spread_noise(recipe: Recipe, contributions: int) -> Recipe:
     """Recipe of one record that costs no less than several contributions of one person to each sum.
 
     The noise of a step is the sum of k draws with variance z^2 / k, one beside each of k contributions: k sampled steps

@@ -266,6 +266,23 @@ def _runs(runs: list[Mapping[str, Any]]) -> Table:
     return table
 
 
+def site_ledger_table(document: Mapping[str, Any]) -> Table:
+    """Table of a site's ledger (`deploy.site.verify.ledger_documents`): what left for each run, and how often."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("run", "what left"):
+        table.add_column(name, overflow="fold")
+    for name in ("times", "rounds"):
+        table.add_column(name, justify="right")
+    table.add_column("covered by noise", overflow="fold")
+    rows = [row for row in document["rows"] if row["kind"] == "release"]
+    for run, release in dict.fromkeys((row["run"], row["release"]) for row in rows):
+        mine = [row for row in rows if (row["run"], row["release"]) == (run, release)]
+        reasons = list(dict.fromkeys(row["not_covered"] for row in mine if row["not_covered"]))
+        rounds = str(len({row["round"] for row in mine}))
+        table.add_row(run, release, str(len(mine)), rounds, "no: " + "; ".join(reasons) if reasons else "yes")
+    return table
+
+
 def ledger_table(account: Account) -> Table:
     """Table of what left, one line per kind of release: number of rounds and clients, and most by one client."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)

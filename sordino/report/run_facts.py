@@ -1,0 +1,272 @@
+"""Facts of a run for its statement: noise, trust, what is public, what was tried out, how well models predict."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.release import PROMISED
+from sordino.privacy.unit import Unit
+from sordino.privacy.views import VIEWS
+from sordino.report.statement_facts import (
+    NAMED,
+    NO_SUBGROUPS,
+    WITHDRAWAL,
+    AnnexRow,
+    DataColumn,
+    Fact,
+    Observer,
+    Recipient,
+    annex_rows,
+    join_names,
+    risk,
+)
+from sordino.report.unit_words import words_for
+from sordino.report.wording import accuracy_source, percent, protects_nothing
+from sordino.store.ledger_rows import Account
+from sordino.store.run_summary import Summary
+from sordino.store.spending import OverRuns
+from sordino.store.store import Store
+from sordino.trained.models import Description, load_models
+from sordino.util.formatting import finite_or_none
+
+
+def guaranteed_shares(ledger: Ledger) -> int:
+    """Clients whose noise adds up in every sum that an outsider sees: its noise over that of one message, squared."""
+    found = [
+        np.square(noise[:, VIEWS.index("outsider")] / noise[:, VIEWS.index("server")]).min()
+        for row in ledger.rows
+        if not row.reason and not row.exposed and row.pool != PROMISED
+        for noise in [np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS))]
+        if len(noise) and (noise > 0).all() and np.isfinite(noise).all()
+    ]
+    return max(1, round(float(min(found)))) if found else 1
+
+
+def mechanism_of(summary: Summary, account: Account, noised: bool) -> list[str]:
+    """Sentences on limits, noise, sampling and the source of randomness; none is `noised` where nothing is covered."""
+    if not noised:
+        return ["Nothing was limited in size and no noise was added."]
+    sampled = [row["sampling_rate"] for row in account.documents() if row["sampling_rate"] not in (None, 1.0)]
+    multiplier = summary.noise_multiplier
+    found = [
+        "The mechanism is the Gaussian one: values are limited in length, then normally distributed noise is added."
+    ]
+    if multiplier:
+        found.append(
+            f"In each round the noise that the observer {summary.protect_from} meets has a standard deviation of "
+            f"{multiplier:.4g} times the largest change that one {words_for(summary.unit).noun} can cause."
+        )
+    if sampled:
+        found.append(
+            f"A record enters a sum with a probability of at most {max(sampled):.3g}, by a secret coin of its own."
+        )
+    rest = (
+        "The cost of all rounds together is computed in closed form (mu^2 adds up) or, where coins decide, from the "
+        "distribution of the privacy loss."
+    )
+    if not summary.deployed:
+        return [
+            *found,
+            rest,
+            "Random source: a generator that is keyed by the run's seed, so that the run can be repeated. Whoever "
+            "knows the seed can compute the noise. The figures are those of real machines, which draw it from the "
+            "operating system.",
+            "Numbers: noise is added in floating point. The proof is for exact numbers.",
+        ]
+    rounding = (
+        "The gradients of records are added up in floating point before they are rounded; this one step lies outside "
+        "the proof."
+        if summary.unit.record_level
+        else "What left was rounded to whole numbers and limited again before noise was added; the proof covers that."
+    )
+    return [
+        *found,
+        rest,
+        "Random source: each site draws its noise from its operating system's cryptographic generator.",
+        f"Numbers: noise is drawn in whole numbers, by an exact sampler. {rounding}",
+    ]
+
+
+def trust_of(summary: Summary, configuration: Mapping[str, Any], shares: int) -> list[str]:
+    """Sentences on who has to be trusted with what, the most important one first."""
+    if protects_nothing(summary.epsilon):
+        return ["Everybody who sees what left has to be trusted with it: no noise protects it."]
+    colluders = int(configuration.get("colluders") or 0)
+    own = "Each client trusts its own machine and its own copy of Sordino."
+    if shares == 1:
+        first = [
+            "Nobody but the client itself: it adds all of the noise before anything leaves.",
+            own,
+        ]
+    else:
+        rule = "The server and the other clients must not pool what they know"
+        if colluders:
+            rule = f"No more than {colluders} other clients may pool what they know with the server"
+        first = [
+            f"{rule}: they could subtract the noise.",
+            f"Each client adds a part of the noise. Every sum holds that of at least {shares} clients.",
+            "If all other clients do so with the server, the figure of the server holds.",
+            own,
+        ]
+    if not summary.deployed:
+        return [
+            *first,
+            "This run was a simulation: whoever had the machine had all data. The sentences above are about real "
+            "machines.",
+        ]
+    if not summary.summed_securely:
+        return first
+    return [
+        *first,
+        "A secure sum keeps single messages from the server, as long as AES, X25519 and HKDF hold. Outside "
+        "cryptographers have not reviewed the protocol.",
+        "A site that has pinned the list of participants (its roster) is safe from participants that the server "
+        "invents. A site that has pinned none counts the figure of the server in its own ledger.",
+    ]
+
+
+def public_of(summary: Summary, about: Description, columns: list[DataColumn], simulated: bool) -> list[Fact]:
+    """What is taken to be public, and who says so."""
+    experiment = "the experiment, by whoever wrote it"
+    labels = (
+        "read from the records"
+        if any(one.kind == "label" and one.source != "declared as public" for one in columns)
+        else experiment
+    )
+    found = [
+        Fact("which clients take part, and in which rounds", experiment),
+        Fact("method, network, number of rounds, limits and noise", experiment),
+        Fact(f"the possible outcomes: {join_names(list(about.meaning.task.groups))}", labels),
+    ]
+    if summary.unit.record_level:
+        who = "counted by the simulation" if simulated else f"{experiment}, about (`records_each`)"
+        found.append(Fact("how many records each client has", who))
+    read = [one.name for one in columns if one.source == "read from the records" and one.kind != "label"]
+    declared = [one.name for one in columns if one.source == "declared as public" and one.kind != "label"]
+    if declared:
+        found.append(Fact(f"kinds, ranges and values of the columns {join_names(declared)}", experiment))
+    if read:
+        found.append(
+            Fact(f"ranges and values of the columns {join_names(read)}", "nobody: read from the records, not covered")
+        )
+    if about.features is not None:
+        found.append(Fact("the function that makes features of a record, with its weights", experiment))
+    return found
+
+
+def tuning_of(total: OverRuns) -> str:
+    """Sentences on the price of trying out settings."""
+    others = total["runs"] - 1
+    counted = (
+        f"{others} other stored {'run' if others == 1 else 'runs'} on these data may have served to choose the "
+        "settings; the sum above counts them."
+        if others > 0
+        else "No other run on these data is stored."
+    )
+    return (
+        f"{counted} Whoever tries out settings on the same data elsewhere, or by looking at the raw records, pays for "
+        "it with privacy that no figure here counts. Trying out on public or made-up data costs nothing."
+    )
+
+
+def utility_of(summary: Summary) -> list[str]:
+    """Sentences on how well models predict."""
+    figures = []
+    if summary.accuracy.get("personal") is not None:
+        figures.append(
+            f"What clients predict with is right for {percent(summary.accuracy['personal'])} of the test records, in "
+            f"the mean over clients; at the client that is worst off for "
+            f"{percent(summary.accuracy.get('personal_worst'))}."
+        )
+    for name, word in (("auc", "the area under the curve (AUC)"), ("balanced_accuracy", "the balanced accuracy")):
+        metric = (summary.metrics or {}).get(name)
+        if metric is not None and metric.mean is not None:
+            figures.append(
+                f"In the mean over clients {word} is {percent(metric.mean)}, and {percent(metric.worst_tenth)} for the "
+                "tenth of the clients that is worst off."
+            )
+    return [*figures, accuracy_source(summary), NO_SUBGROUPS]
+
+
+def utility_of_clients(summary: Summary, store: Store) -> list[list[str]]:
+    """Accuracies of the first clients, where a simulation has measured them."""
+    if summary.deployed or summary.metrics is None:
+        return []
+    models = load_models(summary.run, store.folder)
+    names, place = models.about.clients[:NAMED], models.about.meaning.task.metrics.index("accuracy")
+    figures = [float(row[place]) for row in models.metrics[: len(names)]]
+    return [[name, percent(finite_or_none(value))] for name, value in zip(names, figures, strict=True)]
+
+
+def recipients_of(summary: Summary) -> list[Recipient]:
+    """Who gets what, and what the figures say of it."""
+    personal = Recipient("Personal models", "only the client that predicts with it", "nothing: they must stay there")
+    raw = not summary.deployed or summary.trial_of is not None
+    page = Recipient(
+        "This page", "those who may see figures of raw test records", "nothing: its accuracies are not noised"
+    )
+    ledger = Recipient("The ledger and this page", "anybody", "no record is in them")
+    papers = [Recipient("The ledger", "anybody", "no record is in it"), page] if raw else [ledger]
+    if all(value == 0 for value in summary.epsilon.values()):
+        return [personal, *papers]
+    shared, trusted = "The shared model, of every round and at the end", "only those who are trusted with the records"
+    if summary.epsilon["outsider"] is None:
+        return [Recipient(shared, trusted, "nothing"), personal, *papers]
+    reader = "nobody, under the secure sum" if summary.summed_securely else "the server"
+    return [
+        Recipient(shared, "anybody", "the figure of the outsider"),
+        Recipient("Single messages of a client", reader, "the figure of the server"),
+        personal,
+        *papers,
+    ]
+
+
+def audit_command(configuration: Mapping[str, Any], data: str | None = None, store: Path | None = None) -> str:
+    """Command that attacks a method with the settings of a run.
+
+    Args:
+        configuration: keys of the run's experiment.
+        data: name of its data; None where nobody but the clients has them.
+        store: folder in which statements look for the findings.
+    """
+    variant = configuration.get("variant")
+    given = {"method": configuration["method"], "variant": None if variant == "sound" else variant, "data": data}
+    given |= {key: configuration.get(key) for key in ("model", "clients", "rounds", "epsilon", "delta", "protect_from")}
+    options = {key.replace("_", "-"): value for key, value in (given | {"store": store}).items() if value is not None}
+    settings = [f"{key}={_plain(value)}" for key, value in (configuration.get("set") or {}).items()]
+    words = [f"--{key} {shlex.quote(_plain(value))}" for key, value in options.items()]
+    return " ".join(["sordino audit", *words, *(f"--set {shlex.quote(one)}" for one in settings)])
+
+
+def _plain(value: Any) -> str:
+    """Value of an option as it is typed."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def annex_of(
+    summary: Summary, columns: list[DataColumn], recipients: list[Recipient], observers: list[Observer], unit: Unit
+) -> list[AnnexRow]:
+    """Annex for an impact assessment."""
+    held = join_names([one.name for one in columns]) if columns else ""
+    where = "The server's store keeps" if summary.deployed else "The store keeps"
+    sites = " Each site keeps its records, its ledger and its models." if summary.deployed else ""
+    return annex_rows(
+        records=f"The columns of the clients' tables: {held}." if held else "Arrays of numbers, without names.",
+        measures=(
+            "Records stay where they are. What leaves is limited in size, covered by noise and entered in a ledger "
+            "first; see above."
+            if not protects_nothing(summary.epsilon)
+            else "None by noise: what left is not protected."
+        ),
+        recipients=recipients,
+        storage=f"{where} the ledger, the models and the result of the run until `sordino rm {summary.run}`; what was "
+        f"spent is remembered after that.{sites}",
+        withdrawal=WITHDRAWAL,
+        risk=risk(observers, summary.protect_from, words_for(unit)),
+    )

@@ -1,0 +1,72 @@
+"""Words of statements for what an epsilon protects: the only place where they differ from unit to unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class UnitWords:
+    """Words for one unit."""
+
+    one: str
+    """The unit in a sentence: "The figures protect one client as a whole"."""
+    noun: str
+    plural: str
+    guessed: str
+    """Fact about a unit that an attacker guesses: "whether a client took part"."""
+    secret: str
+    """The same in plain words: "whether a certain client took part"."""
+    absent: str
+    """Units about which a suspicion would be wrong."""
+    present: str
+    """Units about which it would be right."""
+    plain: str
+    """Sentences for somebody who knows no statistics."""
+    registry: str
+    """Value of `privacy_unit` in the Deployments Registry."""
+
+
+WORDS: Mapping[str, UnitWords] = {
+    "client": UnitWords(
+        one="one client as a whole",
+        noun="client",
+        plural="clients",
+        guessed="a client took part",
+        secret="a certain client took part",
+        absent="absent clients",
+        present="present clients",
+        plain="One client as a whole; the figures are not about single persons in its records.",
+        registry="client (a participating organisation or device, with all of its records)",
+    ),
+    "record": UnitWords(
+        one="one record of a client",
+        noun="row",
+        plural="rows",
+        guessed="a record was among those trained on",
+        secret="a certain row was used",
+        absent="unused rows",
+        present="used rows",
+        plain="One row of a table, not one person: somebody with several rows is protected less.",
+        registry="record (one row of a client's table)",
+    ),
+    "person": UnitWords(
+        one="one person",
+        noun="person",
+        plural="persons",
+        guessed="a person's rows were among those trained on",
+        secret="a certain person's rows were used",
+        absent="absent persons",
+        present="present persons",
+        plain="One person: all of the person's rows, at all sites that hold some, as far as the experiment declares in "
+        "how many places a person may be.",
+        registry="person (all rows of one person)",
+    ),
+}
+"""Words by unit; a unit that is new gets an entry."""
+
+
+def words_for(unit: str) -> UnitWords:
+    """Words for a unit (`sordino.privacy.unit.Unit`, or its text)."""
+    return WORDS[str(unit)]
