@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -149,6 +150,20 @@ def schema(
     ] = None,
     drop: Drop = None,
     categorical: Categorical = None,
+    bins: Annotated[
+        str | None,
+        typer.Option(
+            help="Bounds that group a label that is a number into classes: 50,60 makes three. [default: labels are "
+            "classes]"
+        ),
+    ] = None,
+    missing_code: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN=CODE,...",
+            help="Numbers that stand for a missing value in a column: chol=0,age=999. [default: none]",
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the schema goes.")] = Path("schema.toml"),
     as_json: Json = False,
 ) -> None:
@@ -158,7 +173,8 @@ def schema(
     from sordino.errors import UserError, writing
     from sordino.util.files import read_file, write_whole
 
-    made = draft(folder, label, positive, parts(drop), parts(categorical))
+    wishes = {"drop": parts(drop) or (), "categorical": parts(categorical) or ()}
+    made = draft(folder, label, positive, **wishes, bins=_bounds(bins), missing_codes=_codes(missing_code))
     with writing(output):
         if output.is_file() and read_file(output) != made.text.encode():
             raise UserError(f"{output} is there and may hold your answers: name another file with -o, or delete it.")
@@ -170,6 +186,7 @@ def schema(
     typer.echo(f"{output}: {len(columns)} columns of {made.files} files, {len(made.schema.features())} features")
     for question in made.questions:
         typer.echo(f"- {question}")
+    typer.echo("What is told of the records here was counted in them, and no epsilon covers it: keep it to yourself.")
     typer.echo("Check it: enter ranges and values that are public knowledge, and mark these columns public = true.")
     typer.echo(f"Then: sordino run --data {quote(str(folder))} --schema {quote(str(output))}{_level(made.files)}")
 
@@ -256,6 +273,33 @@ def normalise(
             f"Of {budget:g}, {found.left} is left for training: sordino run --data {quote(str(folder))} --schema "
             f"{quote(str(path))}{_summing(folder, found.schema)} {' '.join(options)}{in_store(store)}"
         )
+
+
+def _bounds(given: str | None) -> list[float]:
+    """The bounds of --bins as numbers."""
+    return [_finite(text, "--bins", "--bins 50,60") for text in parts(given) or ()]
+
+
+def _codes(given: str | None) -> dict[str, list[float]]:
+    """The numbers of --missing-code by column."""
+    codes: dict[str, list[float]] = {}
+    for text in parts(given) or ():
+        column, _, code = text.rpartition("=")
+        codes.setdefault(column, []).append(_finite(code, "--missing-code", "--missing-code chol=0,age=999"))
+    return codes
+
+
+def _finite(text: str, option: str, example: str) -> float:
+    """A number that an option holds."""
+    from sordino.errors import UserError, quoted
+
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{option} has {quoted(text)} where a number belongs: write it as in {example}.")
+    return number
 
 
 def _summing(folder: Path, schema: Schema) -> str:

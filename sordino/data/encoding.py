@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from sordino.data.formats import quote
-from sordino.data.schema import Category, Format, Label, NumberColumn, Schema, canonical
+from sordino.data.schema import Category, Format, Label, NumberColumn, Schema, canonical, unit_key
 from sordino.data.tables import Table
 
 SHOWN = 5
 """Number of values that a sentence shows."""
 NOT_NOISED = "counted in the records, without noise"
 """End of every sentence with a figure counted in raw records."""
+WITH_UNIT = re.compile(
+    r"^(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)\s*(?P<unit>[^\W\d_].*|[%°‰µ].*)$", re.IGNORECASE
+)
+"""A number with a unit behind it."""
 Source = Literal["options", "schema", "model"]
 """Who says what the columns are: the command's options, the user's schema, or a model that is to predict."""
 NOT_NUMERIC: dict[Source, str] = {
     "options": "give numbers, drop it (--drop {0}), or take it as a category (--categorical {0})",
-    "schema": "give numbers, or change its kind in the schema",
+    "schema": "give numbers, name a unit that stands behind them (units), or change its kind in the schema",
     "model": "give numbers, as in training",
 }
 MISSING: dict[Source, str] = {
@@ -102,8 +107,10 @@ class Encoding:
     def _numbers(self, name: str, column: NumberColumn) -> np.ndarray:
         texts = self._table.texts(name)
         absent = np.array([text in self._absent for text in texts], dtype=bool)
-        values, wrong = self._parsed(texts, absent)
+        values, wrong = self._parsed(texts, absent, column.units)
         absent |= np.isnan(values) & ~wrong
+        if column.missing_codes:
+            absent |= ~wrong & np.isin(values, column.missing_codes)
         if wrong.any():
             self._problems.append(
                 f"The column {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}); "
@@ -128,8 +135,11 @@ class Encoding:
         scaled = ((np.where(absent | wrong, filled, values) - centre) / size).reshape(-1, 1)
         return np.column_stack([scaled, absent]) if column.missing == "flag" else scaled
 
-    def _parsed(self, texts: list[str], absent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of cells, `nan` where there are none, and which cells are no numbers although they are filled."""
+    def _parsed(
+        self, texts: list[str], absent: np.ndarray, units: Mapping[str, float] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of cells, `nan` where there are none, and which cells are no numbers although they are filled.
+        Numbers with one of the `units` behind them are multiplied by its factor."""
         if self._written.decimal == ",":
             texts = [text.replace(".", "x").replace(",", ".") for text in texts]  # 1.000,5 is not understood
         try:
@@ -137,12 +147,13 @@ class Encoding:
                 np.zeros(len(texts), dtype=bool)
             )
         except ValueError:
-            pairs = [_number(text) for text in texts]
+            factors = {unit_key(unit): factor for unit, factor in (units or {}).items()}
+            pairs = [_number(text, factors) for text in texts]
         values = np.array([np.nan if value is None else value for value in pairs], dtype=float)
         return values, np.array([value is None for value in pairs], dtype=bool) & ~absent
 
     def _values(self, name: str, column: Category) -> np.ndarray:
-        found, absent = self._numbered(name, column.values, column.fold_case)
+        found, absent = self._numbered(name, column)
         self._check_missing(name, column.missing, absent)
         if column.missing in column.values:
             found = np.where(absent, column.values.index(column.missing), found)
@@ -153,7 +164,7 @@ class Encoding:
         return np.column_stack([made, absent]) if column.missing == "flag" else made
 
     def _labels(self, name: str, column: Label) -> np.ndarray:
-        found, absent = self._numbered(name, column.values, column.fold_case, label=True)
+        found, absent = self._numbered(name, column) if column.bins is None else self._binned(name, column.bins)
         if column.missing == "drop":
             self._kept &= ~absent
         elif absent.any():
@@ -163,11 +174,24 @@ class Encoding:
             )
         return found
 
-    def _numbered(
-        self, name: str, values: Sequence[str], fold_case: bool, label: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _binned(self, name: str, bins: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """The class of each cell's number, -1 where it has none, and which have none."""
+        texts = self._table.texts(name)
+        absent = np.array([text in self._absent for text in texts], dtype=bool)
+        values, wrong = self._parsed(texts, absent)
+        absent |= np.isnan(values) & ~wrong
+        if wrong.any():
+            self._problems.append(
+                f"The label {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}), but the "
+                "schema divides it by `bins`: give numbers."
+            )
+        return np.where(absent | wrong, -1, np.digitize(values, bins)), absent
+
+    def _numbered(self, name: str, column: Category | Label) -> tuple[np.ndarray, np.ndarray]:
         """The number of each cell's value, -1 where it has none, and which have none."""
-        places = {canonical(value, fold_case): place for place, value in enumerate(values)}
+        fold_case, label = column.fold_case, isinstance(column, Label)
+        places = {canonical(value, fold_case): place for place, value in enumerate(column.values)}
+        places |= {canonical(alias, fold_case): column.values.index(one) for alias, one in column.aliases.items()}
         texts = self._table.texts(name)
         absent = np.array([text in self._absent for text in texts], dtype=bool)
         found = np.array([places.get(canonical(text, fold_case), -1) for text in texts], dtype=np.int64)
@@ -206,11 +230,14 @@ def _range(ends: tuple[float, float]) -> str:
     return f"{ends[0]:g} to {ends[1]:g}"
 
 
-def _number(text: str) -> float | None:
+def _number(text: str, factors: Mapping[str, float]) -> float | None:
+    """The number in a cell, times the factor of the unit behind it; None where it is no number."""
     try:
         return float(text)
     except ValueError:
-        return None
+        found = WITH_UNIT.match(text)
+        factor = None if found is None else factors.get(unit_key(found["unit"]))
+        return None if found is None or factor is None else float(found["number"]) * factor
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ import torch
 
 from sordino.data.column_kinds import (
     check_class_labels,
+    note_numeric_classes,
     note_ranges_read,
     note_scaled_apart,
     note_unscaled,
@@ -130,7 +131,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         + tuple(counted),
         people=known_people(paths, tables, [file.x for file in arrays]),
         schema=schema,
-        notes=tuple(notes),
+        notes=(*notes, *(note_numeric_classes(names, how.label or DEFAULT_LABEL) if undeclared and schema else ())),
     )
 
 

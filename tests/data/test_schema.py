@@ -174,8 +174,8 @@ def test_a_centred_category_that_is_flagged_has_its_centre_where_a_value_is_miss
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
-        ([f"{k / 7:.3f}" for k in range(40)], r"looks like a measurement \(40 different values in 40 records"),
-        ([str(k) for k in range(300)], "looks like a measurement"),
+        ([f"{k / 7:.3f}" for k in range(40)], r"looks like a number \(40 different values in 40 records"),
+        ([str(k) for k in range(300)], "looks like a number"),
         (["Yes", "yes", "no"] * 5, "'Yes' and 'yes' of 'label' differ only in case"),
     ],
 )
