@@ -28,6 +28,8 @@ NOT_NUMERIC: dict[Source, str] = {
     "schema": "give numbers, name a unit that stands behind them (units), or change its kind in the schema",
     "model": "give numbers, as in training",
 }
+ALIASES: dict[Source, str] = {"options": "", "schema": ": add it, or name it under `aliases`", "model": ""}
+"""Advice on values that are not known, for each source."""
 MISSING: dict[Source, str] = {
     "options": "fill it, drop its row, or say in a schema what is done (`sordino data schema`)",
     "schema": 'fill it, drop its row, or say in the schema what is done (missing = "centre", for example)',
@@ -204,7 +206,7 @@ class Encoding:
                 f"{'`labels`' if self._source == 'options' else 'the schema'} lacks."
                 if label
                 else f"The column {name!r} of {self._table.path} has the value {_listed(seen)}, which the schema lacks "
-                f"({self._where(strange)})."
+                f"({self._where(strange)}){ALIASES[self._source]}."
             )
         return found, absent
 
