@@ -36,6 +36,10 @@ DEFAULT_SHARE = 0.1
 """Share of a budget's mu^2 that a normalisation costs where nothing else is said."""
 MOST_SHARES = 12
 """Most classes whose shares are printed."""
+COUNTED = (
+    "Sizes and shares of classes are counted in the records, without noise: keep them to whoever holds the records."
+)
+"""Sentence beside the figures of `data show`."""
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
     invoke_without_command=True,
@@ -115,8 +119,9 @@ def show(
     found = summary(dealt)
     if picture is not None:
         draw(dealt, picture)
+    not_covered = [COUNTED, *dealt.disclosed]
     if as_json:
-        typer.echo(json.dumps(asdict(found), default=str))
+        typer.echo(json.dumps(asdict(found) | {"notes": dealt.notes, "not_covered": not_covered}, default=str))
         return
     from rich.console import Console
     from rich.table import Table
@@ -135,7 +140,7 @@ def show(
     console.print(f"Training records of each class: {', '.join(shares[:MOST_SHARES])}{more}", highlight=False)
     for note in dealt.notes:
         console.print(f"Note: {note}", style="yellow", highlight=False)
-    for sentence in dealt.disclosed:
+    for sentence in not_covered:
         console.print(f"Not covered by any epsilon: {sentence}", style="yellow", highlight=False)
     if picture is not None:
         console.print(f"Label distribution: {picture}", highlight=False)
