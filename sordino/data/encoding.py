@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -39,6 +40,18 @@ MISSING: dict[Source, str] = {
 
 
 @dataclass(frozen=True)
+class Lacking:
+    """Missing cells of a column that must have a value in each row."""
+
+    column: str
+    path: Path
+    where: str
+    """The first line, and how many more there are."""
+    sentence: str
+    """The problem as it is told of one table alone."""
+
+
+@dataclass(frozen=True)
 class Encoded:
     """The records of one table."""
 
@@ -50,6 +63,8 @@ class Encoded:
     """bool (rows,): which rows are records; the others lack a value without which they are dropped."""
     problems: list[str]
     """Sentences on what is wrong with the table."""
+    lacking: list[Lacking]
+    """Missing cells among the problems."""
     counted: list[str]
     """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
 
@@ -63,6 +78,7 @@ class Encoding:
         self._absent = set(schema.missing_cells) | {""}
         self._kept = np.ones(len(table.lines), dtype=bool)
         self._problems: list[str] = []
+        self._lacking: list[Lacking] = []
         self._counted: list[str] = []
 
     def result(self) -> Encoded:
@@ -86,7 +102,7 @@ class Encoding:
             )
         with np.errstate(over="ignore"):  # infinite ones are among the problems
             x = np.concatenate(parts, axis=1).astype(np.float32)
-        return Encoded(x, labels, self._kept, self._problems, self._counted)
+        return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted)
 
     def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
@@ -214,10 +230,11 @@ class Encoding:
         if rule == "drop":
             self._kept &= ~absent
         elif rule == "refuse" and absent.any():
-            self._problems.append(
-                f"The column {name!r} of {self._table.path} has a missing value (NaN) in {self._where(absent)}; "
-                f"{MISSING[self._source]}."
-            )
+            where = self._where(absent)
+            column = f"The column {name!r} of {self._table.path}"
+            told = f"{column} has a missing value (NaN) in {where}; {MISSING[self._source]}."
+            self._problems.append(told)
+            self._lacking.append(Lacking(name, self._table.path, where, told))
 
     def _where(self, rows: np.ndarray) -> str:
         """The line of the first such row, and how many there are."""
@@ -226,6 +243,21 @@ class Encoding:
 
     def _examples(self, texts: list[str], rows: np.ndarray) -> str:
         return f"'{quote(texts[int(np.argmax(rows))])}' in {self._where(rows)}"
+
+
+def problems_of(tables: Sequence[Encoded], source: Source) -> list[str]:
+    """Sentences on what is wrong with several tables; missing cells of one column are one sentence for all of them."""
+    by_column: dict[str, list[Lacking]] = {}
+    for lacking in (one for table in tables for one in table.lacking):
+        by_column.setdefault(lacking.column, []).append(lacking)
+    several = {name: found for name, found in by_column.items() if len(found) > 1}
+    merged = {one.sentence for found in several.values() for one in found}
+    sentences = [problem for table in tables for problem in table.problems if problem not in merged]
+    for name, found in several.items():
+        files = ", ".join(f"{one.path.name} ({one.where})" for one in found[:SHOWN])
+        more = f" and {len(found) - SHOWN} more files" if len(found) > SHOWN else ""
+        sentences.append(f"The column {name!r} has missing values (NaN) in {files}{more}; {MISSING[source]}.")
+    return sentences
 
 
 def _range(ends: tuple[float, float]) -> str:

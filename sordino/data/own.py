@@ -27,7 +27,7 @@ from sordino.data.column_kinds import (
     sorted_labels,
 )
 from sordino.data.dataset import Dataset
-from sordino.data.encoding import Encoding, Source
+from sordino.data.encoding import Encoding, Source, problems_of
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.schema import Schema, canonical
@@ -153,7 +153,7 @@ def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path)
     """The records of all tables, and sentences with what was counted in them."""
     source: Source = "options" if how.schema is None else "schema"
     found = [Encoding(table, schema, schema.format_of(table.path.stem), source).result() for table in tables]
-    refuse(str(folder), [problem for one in found for problem in one.problems])
+    refuse(str(folder), problems_of(found, source))
     features = tuple(schema.features())
     files = []
     for table, one in zip(tables, found, strict=True):

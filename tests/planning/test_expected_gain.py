@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from helpers import command
 
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import LEAST_RECORDS
 from sordino.planning.advise import advise
 from sordino.planning.situation import ABOUT_ZERO, MOST_GUIDE, POINTS_ALONE, POINTS_OF_GUIDE, Situation
 
@@ -112,3 +114,15 @@ def test_logistic_regression_is_proposed_where_a_network_is_too_large(tmp_path: 
         default["advice"]
     )
     assert not any("Train a logistic" in sentence for sentence in default["advice"])
+
+
+def test_tables_of_three_rows_are_told_that_whole_sites_are_protected() -> None:
+    told = {records: Experiment.make({}).for_data((5,), 4, records) for records in (3, LEAST_RECORDS)}
+    small, chosen = told[3]
+    assert small.method == "dp-fedavg"
+    assert "4 sites of about 3 training records each" in chosen
+    assert "which protects whole sites" in chosen
+    assert "--method dp-fedsgd" in chosen
+    assert told[LEAST_RECORDS][0].method == "dp-fedsgd"
+    assert Experiment.make({}).for_data((1, 8, 8), 4, 3)[1] == "", "images are not meant"
+    assert Experiment.make({}).for_data((5,), 500, 3)[1] == "", "nor phones"

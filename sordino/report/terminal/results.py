@@ -51,6 +51,13 @@ MIXED = {
 }
 
 
+LOCAL_ALONE = (
+    "Local models alone are trained at the end of this run with this method's rate and batches, at most 60 passes over "
+    "a client's records; `--method local` has its own settings, and as many passes as rounds x epochs: figures differ."
+)
+"""Sentence beside the accuracy of local models in a mixture."""
+
+
 def epsilon_text(value: float | None) -> str:
     """Format an epsilon for the terminal, rounded up so that it is never understated."""
     return terminal_text(epsilon_words(value))
@@ -80,7 +87,8 @@ def run_report(summary: Summary, store: str) -> RenderableType:
     table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
     table.add_row("personal models, after training", percent(accuracy["personal"]))
     table.add_row("  worst client", percent(accuracy["personal_worst"]))
-    table.add_row("models at round start", percent(accuracy["start"]))
+    if accuracy["start"] is not None:
+        table.add_row("models with which clients began the last round", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
     beside: list[RenderableType] = []
     if summary.metrics and any(metric.clients for metric in summary.metrics.values()):
@@ -124,7 +132,9 @@ def _mixture_parts(mixture: MixtureFigures) -> list[RenderableType]:
     for name in mixture.accuracy:
         table.add_row(MIXED[name], percent(mixture.accuracy[name]), percent(mixture.worst_tenth[name]))
     counts = mixture.against_local
-    return [table] if counts is None else [table, Text(f"Against local models alone, {against_words(counts)}.")]
+    parts: list[RenderableType] = [table]
+    parts += [] if "local" not in mixture.accuracy else [Text(LOCAL_ALONE, style="dim")]
+    return parts if counts is None else [*parts, Text(f"Against local models alone, {against_words(counts)}.")]
 
 
 def _meaning(summary: Summary) -> list[str]:
