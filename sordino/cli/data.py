@@ -252,6 +252,7 @@ def normalise(
     cost = found.summary
     if as_json:
         released = {"file": str(path), "columns": found.columns, "noise": found.noise, "epsilon_left": found.left}
+        released |= {"least_deviation": found.least, "at_least_deviation": found.at_least}
         told = ("run", "epsilon", "epsilon_rows", "delta", "protect_from", "neighbours", "not_covered")
         typer.echo(json.dumps(released | {name: getattr(cost, name) for name in told}))
         return
@@ -261,6 +262,8 @@ def normalise(
 
     typer.echo(f"{path}: means and deviations of {', '.join(found.columns)}")
     typer.echo(f"The noise on each mean has a standard deviation of {found.noise:.2g} half ranges.")
+    held = f": {', '.join(found.at_least)} would have less" if found.at_least else ""
+    typer.echo(f"No deviation is set below {found.least:.2g} half ranges, which may be noise{held}.")
     typer.echo(f"The run {cost.run} cost each record, and later runs on the same people add to it:")
     Console(markup=False).print(*privacy_parts(cost), sep="\n", highlight=False)
     if budget is not None and found.left is None:
