@@ -238,11 +238,11 @@ def test_the_smallest_deviation_by_hand(noise: float, least: float) -> None:
 
 
 def test_columns_at_the_smallest_deviation_are_named(folder: Path, tmp_path: Path) -> None:
-    """Ages up to 100 in a range to ten millions have a deviation of next to nothing there."""
+    """Doses up to ten in a range of millions have a deviation of next to nothing there."""
     schema = tmp_path / "schema.toml"
-    schema.write_text(SCHEMA.replace("range = [0, 100]", "range = [0, 10000000]"))
-    told = command("data", "normalise", folder, "--schema", schema, "--epsilon=50", "--store", tmp_path / "store").out
-    assert re.search(r"No deviation is set below 0\.0\d+ half ranges, which may be noise: age would have less\.", told)
+    schema.write_text(SCHEMA.replace("range = [-10, 10]", "range = [-1e7, 1e7]"))
+    told = command("data", "normalise", folder, "--schema", schema, "--epsilon=900", "--store", tmp_path / "store").out
+    assert re.search(r"No deviation is set below 0\.0\d+ half ranges, which may be noise: dose would have less\.", told)
 
 
 def test_shares_of_a_budget_by_hand() -> None:
