@@ -174,6 +174,7 @@ def looks_continuous(labels: Sequence[str]) -> bool:
 
 def suggest_bins(numbers: Sequence[float]) -> list[float]:
     """Two round bounds, or one, that divide numbers into classes of about the same size."""
+    numbers = [number for number in numbers if abs(number) <= LARGEST_NUMBER] or [0.0]
     ends = np.quantile(numbers, [0.02, 0.98])
     step = 10.0 ** math.floor(math.log10(max(float(ends[1] - ends[0]), 1e-12) / 2))
     found = [float(f"{round(float(end) / step) * step:.12g}") for end in np.quantile(numbers, [1 / 3, 2 / 3])]

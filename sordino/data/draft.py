@@ -138,6 +138,8 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
     """
     wanted = Wishes(label, positive, **wishes)
     drop = wanted.drop
+    if any(abs(code) > LARGEST_NUMBER for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
+        raise UserError(f"Bounds and codes may be up to {LARGEST_NUMBER:g}, up or down: give smaller ones.")
     paths, notes = client_paths(folder)
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
@@ -252,11 +254,17 @@ def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
     units = None if categorical else find_units(cells.there)
     if units is not None:
         plain = {site: [number_of(text) for text in texts] for site, texts in cells.there.items()}
-        found = _number(cells, plain, codes)
+        small = all(abs(number) <= LARGEST_NUMBER for mine in plain.values() for number in mine)
+        found = _number(cells, plain, codes) if small else _category(cells, categorical)
         if isinstance(found.column, NumberColumn):
             factors = {unit: 1.0 for unit in units if unit}
             column = found.column.model_copy(update={"units": factors})
             return _Guess(column, found.seen, (ask_of_units(units), *found.questions))
+    if codes:
+        raise UserError(
+            f"--missing-code is for numbers, and the column {cells.name!r} is none: name its code in the schema's "
+            "missing_cells."
+        )
     return _category(cells, categorical)
 
 

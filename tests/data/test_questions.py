@@ -101,6 +101,16 @@ def test_zeros_and_other_codes_of_missing_values_are_asked_about_at_their_sites(
     assert data.x[30, schema.features().index("weight")] == 0, "the centre, where one value of sixty is missing"
 
 
+def test_codes_that_no_number_can_have_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, a={"age": AGES, "sex": ["m", "f"] * 15, "label": OUTCOME})
+    with pytest.raises(UserError, match="the column 'sex' is none"):
+        draft(folder, "label", missing_codes={"sex": [0]})
+    with pytest.raises(UserError, match="give smaller ones"):
+        draft(folder, "label", missing_codes={"age": [1e300]})
+    write(tmp_path, a={"age": ["1e300 kg", *AGES[1:]], "x": AGES, "label": OUTCOME})
+    assert draft(folder, "label").schema.columns["age"].kind == "id", "a unit makes no number of what is none"
+
+
 def test_units_in_cells_are_read_and_asked_about(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
