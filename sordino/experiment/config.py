@@ -93,7 +93,8 @@ class Experiment(BaseModel):
     `weights`, a torch.export program, or `none`. Settings stand behind a colon, as in `scattering:pool=3,width=128`, or
     in a table `[features]`."""
     model: str | None = Field(default=None, min_length=1)
-    """A network by name or dotted name; by default one that suits the data, and with `features` a linear one."""
+    """A network by name or dotted name. By default `logistic` for rows of numbers, whatever their number, and images of
+    up to 64 numbers, `lenet` for images of 28x28 and more, `mlp` for others; with `features` a linear one."""
     method: str = RECOMMENDED["method"]
     """A method by name, or `package.module:Class`. An experiment that names none has `dp-fedavg` with `personal =
     "blend"` and `clipping = "quantile"`. For tables (rows of numbers) at up to 50 sites, with 20 training records or
