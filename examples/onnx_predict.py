@@ -26,20 +26,32 @@ def compared(text: str, fold_case: bool) -> str:
     return text.casefold() if fold_case else text
 
 
+def number_in(text: str, decimal: str, units: dict[str, float]) -> float:
+    """A cell of a number; one with a unit behind it is multiplied by that unit's factor."""
+    together = "".join(text.replace(decimal, ".").split()).casefold()
+    for unit, factor in units.items():
+        if together.endswith(unit):
+            return float(together.removesuffix(unit)) * factor
+    return float(together)
+
+
 def encoded(row: dict[str, str], about: dict[str, Any], decimal: str) -> list[float]:
     """The numbers of one row, in the order of the network's inputs."""
     numbers = []
     for feature in about["recipe"]:
         text = row[feature["column"]].strip()
-        if text in ("", *about["meaning"]["schema"]["missing_cells"]):
+        absent = text in ("", *about["meaning"]["schema"]["missing_cells"])
+        codes = feature.get("missing_codes", [])
+        if absent or (codes and number_in(text, decimal, feature.get("units", {})) in codes):
             if feature["missing"] is None:
                 raise ValueError(f"the column {feature['column']!r} must have a value")
             numbers.append(feature["missing"])
         elif "equals" in feature:
-            found = float(compared(text, feature["fold_case"]) == feature["equals"])
+            spellings = (feature["equals"], *feature.get("or_equals", ()))
+            found = float(compared(text, feature["fold_case"]) in spellings)
             numbers.append((found - feature.get("subtract", 0.0)) / feature.get("divide", 1.0))
         elif "divide" in feature:
-            value = float(text.replace(decimal, "."))
+            value = number_in(text, decimal, feature.get("units", {}))
             if "low" in feature:
                 value = min(max(value, feature["low"]), feature["high"])
             numbers.append((value - feature["subtract"]) / feature["divide"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -35,6 +36,10 @@ DEFAULT_SHARE = 0.1
 """Share of a budget's mu^2 that a normalisation costs where nothing else is said."""
 MOST_SHARES = 12
 """Most classes whose shares are printed."""
+COUNTED = (
+    "Sizes and shares of classes are counted in the records, without noise: keep them to whoever holds the records."
+)
+"""Sentence beside the figures of `data show`."""
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
     invoke_without_command=True,
@@ -114,8 +119,9 @@ def show(
     found = summary(dealt)
     if picture is not None:
         draw(dealt, picture)
+    not_covered = [COUNTED, *dealt.disclosed]
     if as_json:
-        typer.echo(json.dumps(asdict(found), default=str))
+        typer.echo(json.dumps(asdict(found) | {"notes": dealt.notes, "not_covered": not_covered}, default=str))
         return
     from rich.console import Console
     from rich.table import Table
@@ -134,7 +140,7 @@ def show(
     console.print(f"Training records of each class: {', '.join(shares[:MOST_SHARES])}{more}", highlight=False)
     for note in dealt.notes:
         console.print(f"Note: {note}", style="yellow", highlight=False)
-    for sentence in dealt.disclosed:
+    for sentence in not_covered:
         console.print(f"Not covered by any epsilon: {sentence}", style="yellow", highlight=False)
     if picture is not None:
         console.print(f"Label distribution: {picture}", highlight=False)
@@ -149,6 +155,20 @@ def schema(
     ] = None,
     drop: Drop = None,
     categorical: Categorical = None,
+    bins: Annotated[
+        str | None,
+        typer.Option(
+            help="Bounds that group a label that is a number into classes: 50,60 makes three. [default: labels are "
+            "classes]"
+        ),
+    ] = None,
+    missing_code: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN=CODE,...",
+            help="Numbers that stand for a missing value in a column: chol=0,age=999. [default: none]",
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the schema goes.")] = Path("schema.toml"),
     as_json: Json = False,
 ) -> None:
@@ -158,7 +178,8 @@ def schema(
     from sordino.errors import UserError, writing
     from sordino.util.files import read_file, write_whole
 
-    made = draft(folder, label, positive, parts(drop), parts(categorical))
+    wishes = {"drop": parts(drop) or (), "categorical": parts(categorical) or ()}
+    made = draft(folder, label, positive, **wishes, bins=_bounds(bins), missing_codes=_codes(missing_code))
     with writing(output):
         if output.is_file() and read_file(output) != made.text.encode():
             raise UserError(f"{output} is there and may hold your answers: name another file with -o, or delete it.")
@@ -170,6 +191,7 @@ def schema(
     typer.echo(f"{output}: {len(columns)} columns of {made.files} files, {len(made.schema.features())} features")
     for question in made.questions:
         typer.echo(f"- {question}")
+    typer.echo("What is told of the records here was counted in them, and no epsilon covers it: keep it to yourself.")
     typer.echo("Check it: enter ranges and values that are public knowledge, and mark these columns public = true.")
     typer.echo(f"Then: sordino run --data {quote(str(folder))} --schema {quote(str(output))}{_level(made.files)}")
 
@@ -230,6 +252,7 @@ def normalise(
     cost = found.summary
     if as_json:
         released = {"file": str(path), "columns": found.columns, "noise": found.noise, "epsilon_left": found.left}
+        released |= {"least_deviation": found.least, "at_least_deviation": found.at_least}
         told = ("run", "epsilon", "epsilon_rows", "delta", "protect_from", "neighbours", "not_covered")
         typer.echo(json.dumps(released | {name: getattr(cost, name) for name in told}))
         return
@@ -239,6 +262,8 @@ def normalise(
 
     typer.echo(f"{path}: means and deviations of {', '.join(found.columns)}")
     typer.echo(f"The noise on each mean has a standard deviation of {found.noise:.2g} half ranges.")
+    held = f": {', '.join(found.at_least)} would have less" if found.at_least else ""
+    typer.echo(f"No deviation is set below {found.least:.2g} half ranges, which may be noise{held}.")
     typer.echo(f"The run {cost.run} cost each record, and later runs on the same people add to it:")
     Console(markup=False).print(*privacy_parts(cost), sep="\n", highlight=False)
     if budget is not None and found.left is None:
@@ -256,6 +281,33 @@ def normalise(
             f"Of {budget:g}, {found.left} is left for training: sordino run --data {quote(str(folder))} --schema "
             f"{quote(str(path))}{_summing(folder, found.schema)} {' '.join(options)}{in_store(store)}"
         )
+
+
+def _bounds(given: str | None) -> list[float]:
+    """The bounds of --bins as numbers."""
+    return [_finite(text, "--bins", "--bins 50,60") for text in parts(given) or ()]
+
+
+def _codes(given: str | None) -> dict[str, list[float]]:
+    """The numbers of --missing-code by column."""
+    codes: dict[str, list[float]] = {}
+    for text in parts(given) or ():
+        column, _, code = text.rpartition("=")
+        codes.setdefault(column, []).append(_finite(code, "--missing-code", "--missing-code chol=0,age=999"))
+    return codes
+
+
+def _finite(text: str, option: str, example: str) -> float:
+    """A number that an option holds."""
+    from sordino.errors import UserError, quoted
+
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{option} has {quoted(text)} where a number belongs: write it as in {example}.")
+    return number
 
 
 def _summing(folder: Path, schema: Schema) -> str:

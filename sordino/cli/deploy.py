@@ -253,6 +253,22 @@ def init_site(
     name: Annotated[str, typer.Option(help="Name of the site in the roster.")],
     data: Annotated[Path, typer.Option(help="The site's own records: CSV, Parquet or NPZ.")],
     label: Label = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="What the columns are, as all sites agreed: the records are checked by it, and experiments with other "
+            "columns refused. [default: as each experiment says]"
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Character between the cells of a table. [default: as the file looks]")
+    ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a table's text. [default: as the file looks]")
+    ] = None,
+    decimal: Annotated[
+        str | None, typer.Option(help="Character before the decimals of numbers. [default: as the file looks]")
+    ] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder of the new site. [default: its name]")] = None,
     unit: Annotated[str, typer.Option(help="Unit that is protected: client or record.")] = "client",
     max_epsilon: Annotated[float, typer.Option(help="Largest epsilon of all runs together.")] = 8.0,
@@ -274,9 +290,9 @@ def init_site(
     if not data.exists():
         raise UserError(f"There are no records at {data}: --data names the site's own file.")
     rules: dict[str, Any] = {"unit": unit, "max_epsilon": max_epsilon, "max_delta": max_delta}
-    identity = Site.create(
-        where, name, data.resolve(), label=label, **rules, min_cohort=min_cohort, colluders=colluders
-    )
+    rules |= {"min_cohort": min_cohort, "colluders": colluders}
+    rules |= {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
+    identity = Site.create(where, name, data.resolve(), label=label, schema=schema, **rules)
     line = serving.PublicSite(name, identity, keys.make_node_key(where)).line()
     public = where / f"{name}.pub"
     public.write_text(line + "\n")
@@ -285,8 +301,25 @@ def init_site(
         typer.echo(json.dumps(told | {"fingerprint": fingerprint(identity)}))
         return
     typer.echo(f"The site is in {where}: read {where / 'site.toml'}, whose rules it keeps. It must never be copied.")
+    for sentence in _what_was_read(where):
+        typer.echo(sentence)
     typer.echo(f"Send {public} to the server's operator, and this to all owners, for them to compare:")
     typer.echo(f"{name}  {fingerprint(identity)}")
+
+
+def _what_was_read(folder: Path) -> list[str]:
+    """Sentences for the owner on how a new site's table is read, and by which schema."""
+    from sordino.deploy.site.data import read_by, read_records
+    from sordino.deploy.site.rules import WRITTEN, read_rules
+
+    policy = read_rules(folder)
+    unusual = [f"{key} = {value!r}" for key in WRITTEN if (value := getattr(policy.rules, key)) is not None]
+    told = [f"The table is read with {', '.join(unusual)} (site.toml)."] if unusual else []
+    if policy.schema is not None:
+        records, counted = read_by(policy.schema, read_records(folder, policy.rules), policy.rules)
+        told.append(f"{records:,} records fit the schema; experiments with other columns are refused.")
+        told += counted
+    return told
 
 
 @site_commands.command()

@@ -136,9 +136,17 @@ def describe_run(row: Any, charged: dict[str, float]) -> dict[str, Any]:
         "epsilon": _epsilon(row),
         "charged_at_least": charged.get(row.run),
         "accuracy": accuracy.get("personal"),
+        "auc": _auc(row),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(row.created)),
         "seconds": row.seconds,
     }
+
+
+def _auc(row: Any) -> float | None:
+    """Area under the curve of a run's personal models, where there are two classes; None else."""
+    found = row.summary or {}
+    binary = found.get("positive") is not None and found.get("metrics")
+    return found["metrics"].get("auc", {}).get("mean") if binary else None
 
 
 def _epsilon(row: Any) -> float | None:
@@ -177,8 +185,10 @@ def _table(found: list[Any], charged: dict[str, float]) -> Any:
     from sordino.report.terminal.results import epsilon_text
     from sordino.report.wording import bound_words, percent
 
+    binary = any(_auc(row) is not None for row in found)
     columns = (
-        *(Column("run", left=True), Column("accuracy"), Column("epsilon", 1), Column("state", left=True)),
+        *(Column("run", left=True), Column("accuracy"), *([Column("AUC", 1)] if binary else [])),
+        *(Column("epsilon", 1), Column("state", left=True)),
         *(Column("seed", 3), Column("date", 2, left=True), Column("data", 4, left=True)),
         Column("method", 5, left=True),
     )
@@ -197,6 +207,7 @@ def _table(found: list[Any], charged: dict[str, float]) -> Any:
             (
                 told["run"],
                 percent(told["accuracy"]) if done else "",
+                *([] if not binary else [""] if told["auc"] is None else [f"{told['auc']:.3f}"]),
                 cost,
                 row.state if row.summary is not None else f"{row.state} {row.rounds_done}/{row.rounds}",
                 str(told["seed"]),

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -29,6 +30,8 @@ MOST_CLASSES = 100
 """More different numbers than this, most of them rare, are measurements rather than classes."""
 MOST_FRACTIONS = 10
 """So are more different numbers with decimals than this."""
+MOST_CODES = 20
+"""So are more different whole numbers than this that do not count through from 0 or 1, as codes of classes do."""
 MOST_VALUES = 1000
 """A category with more values than this is an identifier or a text."""
 SPREAD, SPREAD_OF_FEW = 3.0, 1.5
@@ -141,13 +144,16 @@ def sorted_labels(labels: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(set(labels)))
 
 
-def check_class_labels(labels: Sequence[str], name: str) -> None:
-    """Refuse labels that are no classes: measurements, and names that differ only in case."""
+def check_class_labels(labels: Sequence[str], name: str, declare: str = "declare all of them (--labels)") -> None:
+    """Refuse labels that are no classes: measurements, and names that differ only in case. `declare` says what to do
+    where numbers are classes."""
     if looks_continuous(labels):
+        bounds = ",".join(f"{bound:g}" for bound in suggest_bins([float(label) for label in labels]))
         raise UserError(
-            f"The label {name!r} looks like a measurement ({len(set(labels))} different values in {len(labels)} "
-            f"records, for example {labels[0]}), but models tell classes apart: group its values into a few classes, "
-            "or name another column with --label."
+            f"The label {name!r} looks like a number ({len(set(labels))} different values in {len(labels)} records, "
+            f"for example {labels[0]}), but models tell classes apart: group its values into a few classes by bounds "
+            f"that you choose (`sordino data schema FOLDER --label {quote(name)} --bins {bounds}`), name another "
+            f"column with --label, or, if they are classes, {declare}."
         )
     alike = differ_in_case(labels)
     if alike is not None:
@@ -166,7 +172,36 @@ def looks_continuous(labels: Sequence[str]) -> bool:
         return False
     if len(different) > MOST_FRACTIONS and not all(number.is_integer() for number in numbers):
         return True
+    counts_through = min(numbers, default=0) in (0, 1) and max(numbers, default=0) < len(different) + 1
+    if len(different) > MOST_CODES and not counts_through:
+        return True
     return len(different) > MOST_CLASSES and len(different) > len(labels) / 4
+
+
+def suggest_bins(numbers: Sequence[float]) -> list[float]:
+    """Two round bounds, or one, that divide numbers into classes of about the same size."""
+    numbers = [number for number in numbers if abs(number) <= LARGEST_NUMBER] or [0.0]
+    ends = np.quantile(numbers, [0.02, 0.98])
+    step = 10.0 ** math.floor(math.log10(max(float(ends[1] - ends[0]), 1e-12) / 2))
+    found = [float(f"{round(float(end) / step) * step:.12g}") for end in np.quantile(numbers, [1 / 3, 2 / 3])]
+    return sorted(set(found))
+
+
+def note_numeric_classes(names: Sequence[str], label: str) -> list[str]:
+    """A sentence that many classes are numbers, so that the label may be one; none where they are few, or texts."""
+    if len(names) <= MOST_CODES or any(_as_number(name) is None for name in names):
+        return []
+    return [
+        f"The label {label!r} has {len(names)} classes that are all numbers. If it is a number rather than a code, "
+        f"group its values into a few classes: `sordino data schema FOLDER --label {quote(label)} --bins BOUND,BOUND`."
+    ]
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def differ_in_case(values: Sequence[str]) -> tuple[str, str] | None:

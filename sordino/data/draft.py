@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
+import shlex
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sordino.data.column_kinds import (
     check_class_labels,
     differ_in_case,
     looks_continuous,
+    note_numeric_classes,
     round_outwards,
     sorted_labels,
     spread_of,
 )
 from sordino.data.formats import quote, read_bytes, reading
 from sordino.data.own import client_paths
+from sordino.data.questions import (
+    FEW_CODES,
+    INTEGER_CODES,
+    RANGES,
+    VALUES,
+    Question,
+    ask_of_codes,
+    ask_of_scales,
+    ask_of_sites,
+    ask_of_units,
+    find_spellings,
+    find_units,
+    merge,
+    number_of,
+)
 from sordino.data.schema import (
     LARGEST_NUMBER,
     MISSING_CELLS,
@@ -41,6 +60,8 @@ ENCODINGS = ("utf-8", "cp1252")
 """Tried in this order: what is no UTF-8 comes from an office program, as a rule."""
 MOST_VALUES = 20
 """Texts with more different values than this are no categories, unless most values come often."""
+FEW_TEXTS = 0.2
+"""Largest share of texts with which a column is still one of numbers, with some odd cells."""
 OFTEN_MISSING = 0.05
 """From this share on, that a value is missing may mean something."""
 NAMES_OF_IDS = re.compile(r"(^|[_\s.-])(id|ids|uuid|mrn|ssn|nr|no|number|name|email|key)$", re.IGNORECASE)
@@ -66,25 +87,59 @@ class _Guess:
     column: Column
     seen: str
     """Range or number of values that occur, and the share of missing ones."""
-    question: str = ""
+    questions: tuple[Question, ...] = ()
 
 
-def draft(
-    folder: Path,
-    label: str,
-    positive: str | None = None,
-    drop: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-) -> Draft:
+@dataclass(frozen=True)
+class Wishes:
+    """Answers that the user gives before anything is guessed."""
+
+    label: str
+    """Name of the label column."""
+    positive: str | None = None
+    """The label that is looked for; None for the rarer of two."""
+    drop: Sequence[str] = ()
+    """Columns that are left out."""
+    categorical: Sequence[str] = ()
+    """Columns that are categories even if they hold numbers; the label, if its numbers are classes."""
+    bins: Sequence[float] = ()
+    """Bounds between the classes of a label that is a number."""
+    missing_codes: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Numbers that stand for missing values, by column."""
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Cells of one column."""
+
+    name: str
+    there: dict[str, list[str]]
+    """Texts of the cells that have a value, of each site."""
+    missing: float
+    """Share of cells without a value."""
+
+    def texts(self) -> list[str]:
+        """Texts of all sites' cells that have a value."""
+        return [text for texts in self.there.values() for text in texts]
+
+    def canonical(self) -> dict[str, list[str]]:
+        """The texts as values of a category are compared."""
+        return {site: [canonical(text) for text in texts] for site, texts in self.there.items()}
+
+
+def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) -> Draft:
     """Guess the schema of a folder's tables.
 
     Args:
         folder: one CSV or Parquet file per client; arrays are passed over.
         label: name of the label column.
         positive: the label that is looked for; None for the rarer of two.
-        drop: columns that are left out.
-        categorical: columns that are categories even if they hold numbers.
+        wishes: further fields of `Wishes`: drop, categorical, bins, missing_codes.
     """
+    wanted = Wishes(label, positive, **wishes)
+    drop = wanted.drop
+    if any(abs(code) > LARGEST_NUMBER for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
+        raise UserError(f"Bounds and codes may be up to {LARGEST_NUMBER:g}, up or down: give smaller ones.")
     paths, notes = client_paths(folder)
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
@@ -97,7 +152,7 @@ def draft(
         except UserError as error:
             problems.append(str(error))
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
-    for name in (label, *drop, *categorical):
+    for name in (label, *drop, *wanted.categorical, *wanted.missing_codes):
         if tables and name not in names:
             raise unknown("column", name, names)
     problems += [
@@ -111,12 +166,14 @@ def draft(
     guesses = {
         name: _Guess(Identifier(), "dropped, as you said")
         if name in drop
-        else _guess(name, tables, label, positive, name in categorical)
+        else _guess(_cells(name, tables, wanted), wanted)
         for name in names
     }
     if not any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
         dropped = "; ".join(
-            f"{name}: {guess.question or guess.seen}" for name, guess in guesses.items() if name != label
+            f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
+            for name, guess in guesses.items()
+            if name != label
         )
         raise UserError(
             f"The tables of {folder} have nothing beside the label {label!r} to learn from"
@@ -127,7 +184,7 @@ def draft(
         files={name: one for name, one in written.items() if one != usual},
         columns={name: guess.column for name, guess in guesses.items()},
     )
-    questions = notes + [f"{name}: {guess.question}" for name, guess in guesses.items() if guess.question]
+    questions = [*notes, *_odd_formats(schema), *merge({name: guess.questions for name, guess in guesses.items()})]
     return Draft(schema, questions, _text(schema, guesses, folder, len(tables)), len(tables))
 
 
@@ -165,93 +222,218 @@ def _cells_per_line(lines: list[str], delimiter: str) -> int:
     return counts.pop() if len(counts) == 1 else 1
 
 
-def _guess(name: str, tables: Sequence[Table], label: str, positive: str | None, categorical: bool) -> _Guess:
-    texts = [text for table in tables for text in table.texts(name)]
-    there = [canonical(text) for text in texts if text not in MISSING_CELLS]
-    missing = (len(texts) - len(there)) / max(1, len(texts))
-    if name == label:
-        return _label(name, there, missing, positive)
-    numbers = _numbers([text for text in texts if text not in MISSING_CELLS])
-    if numbers is not None and not categorical:
-        return _number(name, numbers, missing)
-    return _category(name, there, missing, categorical)
+def _odd_formats(schema: Schema) -> list[str]:
+    """Sentences on files that are written in another way than most."""
+    return [
+        f"{site} is read with {one.delimiter!r} between cells, {one.decimal!r} before decimals and the encoding "
+        f"{one.encoding}, unlike most (files.{site}): is that right?"
+        for site, one in schema.files.items()
+    ]
 
 
-def _numbers(texts: Sequence[str]) -> list[float] | None:
+def _cells(name: str, tables: Sequence[Table], wanted: Wishes) -> _Cells:
+    """The cells of a column; those with a code that stands for a missing value are missing."""
+    texts = {table.path.stem: table.texts(name) for table in tables}
+    codes = {f"{code:g}" for code in wanted.missing_codes.get(name, ())}
+    there = {
+        site: [text for text in mine if text not in MISSING_CELLS and canonical(text.replace(",", ".")) not in codes]
+        for site, mine in texts.items()
+    }
+    total = sum(map(len, texts.values()))
+    return _Cells(name, there, (total - sum(map(len, there.values()))) / max(1, total))
+
+
+def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
+    if cells.name == wanted.label:
+        return _binned_label(cells, wanted) if wanted.bins else _label(cells, wanted)
+    categorical = cells.name in wanted.categorical
+    codes = tuple(float(code) for code in wanted.missing_codes.get(cells.name, ()))
+    numbers = None if categorical else _numbers(cells.there)
+    if numbers is not None:
+        return _number(cells, numbers, codes)
+    units = None if categorical else find_units(cells.there)
+    if units is not None:
+        plain = {site: [number_of(text) for text in texts] for site, texts in cells.there.items()}
+        small = all(abs(number) <= LARGEST_NUMBER for mine in plain.values() for number in mine)
+        found = _number(cells, plain, codes) if small else _category(cells, categorical)
+        if isinstance(found.column, NumberColumn):
+            factors = {unit: 1.0 for unit in units if unit}
+            column = found.column.model_copy(update={"units": factors})
+            return _Guess(column, found.seen, (ask_of_units(units), *found.questions))
+    if codes:
+        raise UserError(
+            f"--missing-code is for numbers, and the column {cells.name!r} is none: name its code in the schema's "
+            "missing_cells."
+        )
+    return _category(cells, categorical)
+
+
+def _numbers(there: Mapping[str, Sequence[str]]) -> dict[str, list[float]] | None:
     """Cells as numbers, with a point or a comma before the decimals; None where that fails, one is too large for a
     range, or there are no cells."""
     try:
-        found = [float(text.replace(",", ".") if DECIMAL_COMMA.match(text) else text) for text in texts]
+        found = {
+            site: [float(text.replace(",", ".") if DECIMAL_COMMA.match(text) else text) for text in texts]
+            for site, texts in there.items()
+        }
     except ValueError:
         return None
-    return found if found and all(abs(number) <= LARGEST_NUMBER for number in found) else None
+    everything = [number for numbers in found.values() for number in numbers]
+    return found if everything and all(abs(number) <= LARGEST_NUMBER for number in everything) else None
 
 
-def _label(name: str, there: list[str], missing: float, positive: str | None) -> _Guess:
-    if looks_continuous(there):
-        check_class_labels(there, name)
+LABELS = "the labels that occur were read from the records: are these all that may occur?"
+
+
+def _label(cells: _Cells, wanted: Wishes) -> _Guess:
+    by_site = cells.canonical()
+    there = [text for texts in by_site.values() for text in texts]
+    if looks_continuous(there) and cells.name not in wanted.categorical:
+        check_class_labels(there, cells.name, f"say so (--categorical {shlex.quote(cells.name)})")
     fold = differ_in_case(there) is not None
-    counted = Counter(text.casefold() if fold else text for text in there)
+    by_site = {site: [canonical(text, fold) for text in texts] for site, texts in by_site.items()}
+    aliases, odd = find_spellings(by_site, cells.there)
+    counted = Counter(aliases.get(text, text) for texts in by_site.values() for text in texts)
     values = sorted_labels(list(counted))
-    if positive is not None and canonical(positive, fold) not in values:
-        raise unknown("label", positive, values)
-    chosen = canonical(positive, fold) if positive is not None else None
-    if chosen is None and len(values) == 2:
-        chosen = min(reversed(values), key=lambda value: counted[value])
-    seen = ", ".join(f"{value}: {counted[value]}" for value in values[:10])
-    question = "the labels that occur were read from the records: are these all that may occur?"
-    if chosen is not None and positive is None:
-        question += f" The one that is looked for (positive) is taken to be the rarer of two, {chosen!r}: is it?"
+    asked = [LABELS]
     if fold:
-        question += " Some differ only in case and are taken as one (fold_case)."
-    if missing:
-        question += f" {missing:.1%} of the records have none and are dropped."
+        asked.append("Some differ only in case and are taken as one (fold_case).")
+    if cells.missing:
+        asked.append(f"{cells.missing:.1%} of the records have none and are dropped.")
+    questions = [*_positive_question(wanted, values, counted, fold), Question(" ".join(asked))]
+    if cells.name not in wanted.categorical:
+        questions += [Question(text) for text in note_numeric_classes(values, cells.name)]
     column = Label(
         values=values or ("none",),
-        positive=chosen,
-        missing="drop" if missing else "refuse",
+        positive=_positive(wanted, values, counted, fold),
+        missing="drop" if cells.missing else "refuse",
         fold_case=fold,
+        aliases=aliases,
         public=False,
     )
-    return _Guess(column, seen, question)
+    seen = ", ".join(f"{value}: {counted[value]}" for value in values[:10])
+    return _Guess(column, seen, (*odd, *questions, *ask_of_sites(by_site)))
 
 
-def _number(name: str, numbers: list[float], missing: float) -> _Guess:
-    low, high = min(numbers), max(numbers)
-    whole = all(number.is_integer() for number in numbers)
-    seen = f"{low:g} to {high:g}, {missing:.1%} missing"
-    if whole and len(set(numbers)) == len(numbers) > 1 and NAMES_OF_IDS.search(name):
-        return _Guess(Identifier(), seen, "every record has another number: dropped as an identifier. Is it one?")
-    if high - low < 1 / LARGEST_NUMBER:
-        return _Guess(Identifier(), seen, "all records have the same value: dropped.")
-    column = NumberColumn(
-        range=round_outwards(low, high), spread=spread_of(numbers), missing=_rule(missing), public=False
-    )
-    return _Guess(column, seen, "which range is public knowledge? The one here was read from the records.")
-
-
-def _category(name: str, there: list[str], missing: float, wanted: bool) -> _Guess:
-    different = Counter(there)
-    seen = f"{len(different)} different values, {missing:.1%} missing"
-    if not there:
-        return _Guess(Identifier(), seen, "no record has a value: dropped.")
-    if not wanted and all(DATE.match(text) for text in different):
-        return _Guess(
-            Identifier(),
-            seen,
-            "dates: dropped. If they matter, put a number in their place, such as an age or days since a visit.",
+def _binned_label(cells: _Cells, wanted: Wishes) -> _Guess:
+    """A label whose numbers are grouped into classes by bounds that the user gave."""
+    numbers = _numbers(cells.there)
+    if numbers is None:
+        raise UserError(f"--bins groups numbers, but the label {cells.name!r} has other values: leave it out.")
+    bins = sorted(set(wanted.bins))
+    inner = [f"{low:g} to below {high:g}" for low, high in itertools.pairwise(bins)]
+    values = (f"below {bins[0]:g}", *inner, f"{bins[-1]:g} or more")
+    everything = [number for mine in numbers.values() for number in mine]
+    counted = Counter(values[bisect_right(bins, number)] for number in everything)
+    empty = [value for value in values if not counted[value]]
+    if empty:
+        raise UserError(
+            f"No record has the label {empty[0]!r}: the numbers of {cells.name!r} lie between {min(everything):g} and "
+            f"{max(everything):g}. Give other bounds with --bins."
         )
-    if not wanted and len(different) > MOST_VALUES and len(different) > len(there) / 20:
-        return _Guess(Identifier(), seen, "too many different texts for a category: dropped. Is it a name or a text?")
-    fold = differ_in_case(there) is not None
-    values = sorted_labels([text.casefold() if fold else text for text in there])
-    question = "which values may occur? Those here were read from the records."
-    if fold:
-        question += " Some differ only in case and are taken as one (fold_case)."
-    column = Category(
-        values=values, missing="flag" if missing else "refuse", fold_case=fold, centred=True, public=False
+    questions = [
+        *_positive_question(wanted, values, counted, False),
+        Question("a number that is grouped into classes: are its bounds your choice, and not read from the records?"),
+    ]
+    column = Label(
+        values=values,
+        positive=_positive(wanted, values, counted, False),
+        missing="drop" if cells.missing else "refuse",
+        bins=tuple(bins),
+        public=False,
     )
-    return _Guess(column, seen, question)
+    return _Guess(column, ", ".join(f"{value}: {counted[value]}" for value in values), tuple(questions))
+
+
+def _positive(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> str | None:
+    """The label that is looked for: the one that was named, or the rarer of two."""
+    if wanted.positive is not None:
+        if canonical(wanted.positive, fold) not in values:
+            raise unknown("label", wanted.positive, values)
+        return canonical(wanted.positive, fold)
+    return min(reversed(values), key=lambda value: counted[value]) if len(values) == 2 else None
+
+
+def _positive_question(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> list[Question]:
+    """Ask about the label that is looked for, where nobody named it."""
+    chosen = _positive(wanted, values, counted, fold)
+    if chosen is None or wanted.positive is not None:
+        return []
+    other = next(value for value in values if value != chosen)
+    return [
+        Question(
+            f"The one that is looked for (positive) is taken to be the rarer of two, {chosen!r}: is it? Recall and AUC "
+            f"are those of this one; --positive {shlex.quote(other)} takes the other."
+        )
+    ]
+
+
+def _number(cells: _Cells, numbers: Mapping[str, Sequence[float]], codes: tuple[float, ...]) -> _Guess:
+    everything = [number for mine in numbers.values() for number in mine]
+    low, high, different = min(everything), max(everything), set(everything)
+    whole = all(number.is_integer() for number in different)
+    seen = f"{low:g} to {high:g}, {cells.missing:.1%} missing"
+    if whole and len(different) == len(everything) > 1 and NAMES_OF_IDS.search(cells.name):
+        dropped = Question("every record has another number: dropped as an identifier. Is it one?")
+        return _Guess(Identifier(), seen, (dropped,))
+    if high - low < 1 / LARGEST_NUMBER:
+        return _Guess(Identifier(), seen, (Question("all records have the same value: dropped."),))
+    column = NumberColumn(
+        range=round_outwards(low, high),
+        spread=spread_of(everything),
+        missing=_rule(cells.missing),
+        missing_codes=codes,
+        public=False,
+    )
+    asked = [*ask_of_codes(cells.name, numbers), *ask_of_scales(numbers)]
+    shown = {site: [f"{number:g}" for number in mine] for site, mine in numbers.items()}
+    asked += [*ask_of_sites(shown), RANGES]
+    if whole and 2 < len(different) <= FEW_CODES:
+        asked.append(INTEGER_CODES)
+    return _Guess(column, seen, tuple(asked))
+
+
+def _category(cells: _Cells, wanted: bool) -> _Guess:
+    by_site = cells.canonical()
+    there = [text for texts in by_site.values() for text in texts]
+    different = Counter(there)
+    seen = f"{len(different)} different values, {cells.missing:.1%} missing"
+    if not there:
+        return _Guess(Identifier(), seen, (Question("no record has a value: dropped."),))
+    if not wanted and all(DATE.match(text) for text in different):
+        asked = "dates: dropped. If they matter, put a number in their place, such as an age or days since a visit."
+        return _Guess(Identifier(), seen, (Question(asked),))
+    if not wanted and len(different) > MOST_VALUES and len(different) > len(there) / 20:
+        asked = "too many different texts for a category: dropped. Is it a name or a text?"
+        return _Guess(Identifier(), seen, (Question(asked + _odd_cells(cells.there)),))
+    fold = differ_in_case(there) is not None
+    by_site = {site: [canonical(text, fold) for text in texts] for site, texts in by_site.items()}
+    aliases, odd = find_spellings(by_site, cells.there)
+    values = sorted_labels([aliases.get(text, text) for texts in by_site.values() for text in texts])
+    column = Category(
+        values=values,
+        missing="flag" if cells.missing else "refuse",
+        fold_case=fold,
+        aliases=aliases,
+        centred=True,
+        public=False,
+    )
+    case = [Question("some values differ only in case and are taken as one (fold_case).")] if fold else []
+    meant = {site: [aliases.get(text, text) for text in texts] for site, texts in by_site.items()}
+    return _Guess(column, seen, (*odd, *case, *ask_of_sites(meant), VALUES))
+
+
+def _odd_cells(there: Mapping[str, Sequence[str]]) -> str:
+    """A sentence on the few texts of a column of numbers, with their sites; empty where most cells are texts."""
+    texts = {site: [text for text in mine if _numbers({site: [text]}) is None] for site, mine in there.items()}
+    odd, total = sum(map(len, texts.values())), sum(map(len, there.values()))
+    if not odd or odd > total * FEW_TEXTS:
+        return ""
+    where = ", ".join(f"{mine[0]!r} at {site}" for site, mine in texts.items() if mine)
+    return (
+        f" Most cells are numbers, but not all ({where}): if those stand for a missing value, name them in "
+        'missing_cells, and give this column kind = "number".'
+    )
 
 
 def _rule(missing: float) -> Literal["refuse", "flag", "centre"]:
@@ -262,7 +444,7 @@ def _rule(missing: float) -> Literal["refuse", "flag", "centre"]:
 
 def _text(schema: Schema, guesses: dict[str, _Guess], folder: Path, files: int) -> str:
     """The schema as TOML, with comments on what was seen and what the user should check."""
-    comments = {name: [guess.seen, *([guess.question] if guess.question else [])] for name, guess in guesses.items()}
+    comments = {name: [guess.seen, *(one.text for one in guess.questions)] for name, guess in guesses.items()}
     head = f"What the columns of {folder.name} are, as {files} files look. Guesses: read them, and correct them."
     return toml(schema, [head, "", *EXPLANATION], comments)
 
@@ -273,7 +455,9 @@ EXPLANATION = (
     "spread: the ends of a number's range become -spread and spread. With 3 most measurements vary by about 1, which",
     "is learned best from. mean and deviation, where they are public, do it better. centred: the same for categories.",
     "missing: refuse the file (where nothing is said), drop the record, or for numbers the centre of the range, flag",
-    "(the centre, and a feature of its own) or a number; for categories flag or one of the values.",
+    "(the centre, and a feature of its own) or a number; for categories flag or one of the values. missing_codes are",
+    "numbers that stand for a missing value, units texts behind numbers with the factor for each, aliases other",
+    "spellings of values, bins the bounds between classes of a label that is a number.",
     "Comments tell what was seen in the records: take them out before you give this file to anybody.",
 )
 

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from sordino.data.formats import quote
-from sordino.data.schema import Category, Format, Label, NumberColumn, Schema, canonical
+from sordino.data.schema import Category, Format, Label, NumberColumn, Schema, canonical, unit_key
 from sordino.data.tables import Table
 
 SHOWN = 5
 """Number of values that a sentence shows."""
 NOT_NOISED = "counted in the records, without noise"
 """End of every sentence with a figure counted in raw records."""
+WITH_UNIT = re.compile(
+    r"^(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)\s*(?P<unit>[^\W\d_].*|[%°‰µ].*)$", re.IGNORECASE
+)
+"""A number with a unit behind it."""
 Source = Literal["options", "schema", "model"]
 """Who says what the columns are: the command's options, the user's schema, or a model that is to predict."""
 NOT_NUMERIC: dict[Source, str] = {
     "options": "give numbers, drop it (--drop {0}), or take it as a category (--categorical {0})",
-    "schema": "give numbers, or change its kind in the schema",
+    "schema": "give numbers, name a unit that stands behind them (units), or change its kind in the schema",
     "model": "give numbers, as in training",
 }
+ALIASES: dict[Source, str] = {"options": "", "schema": ": add it, or name it under `aliases`", "model": ""}
+"""Advice on values that are not known, for each source."""
 MISSING: dict[Source, str] = {
     "options": "fill it, drop its row, or say in a schema what is done (`sordino data schema`)",
     "schema": 'fill it, drop its row, or say in the schema what is done (missing = "centre", for example)',
     "model": 'fill it, or leave its row out: the model\'s schema says missing = "refuse"',
 }
 """Advice on a column with missing cells, for each source."""
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """Missing cells of a column that must have a value in each row."""
+
+    column: str
+    path: Path
+    where: str
+    """The first line, and how many more there are."""
+    sentence: str
+    """The problem as it is told of one table alone."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +63,8 @@ class Encoded:
     """bool (rows,): which rows are records; the others lack a value without which they are dropped."""
     problems: list[str]
     """Sentences on what is wrong with the table."""
+    lacking: list[Lacking]
+    """Missing cells among the problems."""
     counted: list[str]
     """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
     persons: list[str] | None = None
@@ -58,6 +80,7 @@ class Encoding:
         self._absent = set(schema.missing_cells) | {""}
         self._kept = np.ones(len(table.lines), dtype=bool)
         self._problems: list[str] = []
+        self._lacking: list[Lacking] = []
         self._counted: list[str] = []
 
     def result(self) -> Encoded:
@@ -82,7 +105,7 @@ class Encoding:
             )
         with np.errstate(over="ignore"):  # infinite ones are among the problems
             x = np.concatenate(parts, axis=1).astype(np.float32)
-        return Encoded(x, labels, self._kept, self._problems, self._counted, persons)
+        return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted, persons)
 
     def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
@@ -106,8 +129,10 @@ class Encoding:
     def _numbers(self, name: str, column: NumberColumn) -> np.ndarray:
         texts = self._table.texts(name)
         absent = np.array([text in self._absent for text in texts], dtype=bool)
-        values, wrong = self._parsed(texts, absent)
+        values, wrong = self._parsed(texts, absent, column.units)
         absent |= np.isnan(values) & ~wrong
+        if column.missing_codes:
+            absent |= ~wrong & np.isin(values, column.missing_codes)
         if wrong.any():
             self._problems.append(
                 f"The column {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}); "
@@ -132,8 +157,11 @@ class Encoding:
         scaled = ((np.where(absent | wrong, filled, values) - centre) / size).reshape(-1, 1)
         return np.column_stack([scaled, absent]) if column.missing == "flag" else scaled
 
-    def _parsed(self, texts: list[str], absent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of cells, `nan` where there are none, and which cells are no numbers although they are filled."""
+    def _parsed(
+        self, texts: list[str], absent: np.ndarray, units: Mapping[str, float] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of cells, `nan` where there are none, and which cells are no numbers although they are filled.
+        Numbers with one of the `units` behind them are multiplied by its factor."""
         if self._written.decimal == ",":
             texts = [text.replace(".", "x").replace(",", ".") for text in texts]  # 1.000,5 is not understood
         try:
@@ -141,12 +169,13 @@ class Encoding:
                 np.zeros(len(texts), dtype=bool)
             )
         except ValueError:
-            pairs = [_number(text) for text in texts]
+            factors = {unit_key(unit): factor for unit, factor in (units or {}).items()}
+            pairs = [_number(text, factors) for text in texts]
         values = np.array([np.nan if value is None else value for value in pairs], dtype=float)
         return values, np.array([value is None for value in pairs], dtype=bool) & ~absent
 
     def _values(self, name: str, column: Category) -> np.ndarray:
-        found, absent = self._numbered(name, column.values, column.fold_case)
+        found, absent = self._numbered(name, column)
         self._check_missing(name, column.missing, absent)
         if column.missing in column.values:
             found = np.where(absent, column.values.index(column.missing), found)
@@ -157,7 +186,7 @@ class Encoding:
         return np.column_stack([made, absent]) if column.missing == "flag" else made
 
     def _labels(self, name: str, column: Label) -> np.ndarray:
-        found, absent = self._numbered(name, column.values, column.fold_case, label=True)
+        found, absent = self._numbered(name, column) if column.bins is None else self._binned(name, column.bins)
         if column.missing == "drop":
             self._kept &= ~absent
         elif absent.any():
@@ -175,11 +204,24 @@ class Encoding:
         self._kept &= np.array([text not in self._absent for text in texts], dtype=bool)
         return [canonical(text) for text in texts]
 
-    def _numbered(
-        self, name: str, values: Sequence[str], fold_case: bool, label: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _binned(self, name: str, bins: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """The class of each cell's number, -1 where it has none, and which have none."""
+        texts = self._table.texts(name)
+        absent = np.array([text in self._absent for text in texts], dtype=bool)
+        values, wrong = self._parsed(texts, absent)
+        absent |= np.isnan(values) & ~wrong
+        if wrong.any():
+            self._problems.append(
+                f"The label {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}), but the "
+                "schema divides it by `bins`: give numbers."
+            )
+        return np.where(absent | wrong, -1, np.digitize(values, bins)), absent
+
+    def _numbered(self, name: str, column: Category | Label) -> tuple[np.ndarray, np.ndarray]:
         """The number of each cell's value, -1 where it has none, and which have none."""
-        places = {canonical(value, fold_case): place for place, value in enumerate(values)}
+        fold_case, label = column.fold_case, isinstance(column, Label)
+        places = {canonical(value, fold_case): place for place, value in enumerate(column.values)}
+        places |= {canonical(alias, fold_case): column.values.index(one) for alias, one in column.aliases.items()}
         texts = self._table.texts(name)
         absent = np.array([text in self._absent for text in texts], dtype=bool)
         found = np.array([places.get(canonical(text, fold_case), -1) for text in texts], dtype=np.int64)
@@ -192,7 +234,7 @@ class Encoding:
                 f"{'`labels`' if self._source == 'options' else 'the schema'} lacks."
                 if label
                 else f"The column {name!r} of {self._table.path} has the value {_listed(seen)}, which the schema lacks "
-                f"({self._where(strange)})."
+                f"({self._where(strange)}){ALIASES[self._source]}."
             )
         return found, absent
 
@@ -200,10 +242,11 @@ class Encoding:
         if rule == "drop":
             self._kept &= ~absent
         elif rule == "refuse" and absent.any():
-            self._problems.append(
-                f"The column {name!r} of {self._table.path} has a missing value (NaN) in {self._where(absent)}; "
-                f"{MISSING[self._source]}."
-            )
+            where = self._where(absent)
+            column = f"The column {name!r} of {self._table.path}"
+            told = f"{column} has a missing value (NaN) in {where}; {MISSING[self._source]}."
+            self._problems.append(told)
+            self._lacking.append(Lacking(name, self._table.path, where, told))
 
     def _where(self, rows: np.ndarray) -> str:
         """The line of the first such row, and how many there are."""
@@ -214,15 +257,33 @@ class Encoding:
         return f"'{quote(texts[int(np.argmax(rows))])}' in {self._where(rows)}"
 
 
+def problems_of(tables: Sequence[Encoded], source: Source) -> list[str]:
+    """Sentences on what is wrong with several tables; missing cells of one column are one sentence for all of them."""
+    by_column: dict[str, list[Lacking]] = {}
+    for lacking in (one for table in tables for one in table.lacking):
+        by_column.setdefault(lacking.column, []).append(lacking)
+    several = {name: found for name, found in by_column.items() if len(found) > 1}
+    merged = {one.sentence for found in several.values() for one in found}
+    sentences = [problem for table in tables for problem in table.problems if problem not in merged]
+    for name, found in several.items():
+        files = ", ".join(f"{one.path.name} ({one.where})" for one in found[:SHOWN])
+        more = f" and {len(found) - SHOWN} more files" if len(found) > SHOWN else ""
+        sentences.append(f"The column {name!r} has missing values (NaN) in {files}{more}; {MISSING[source]}.")
+    return sentences
+
+
 def _range(ends: tuple[float, float]) -> str:
     return f"{ends[0]:g} to {ends[1]:g}"
 
 
-def _number(text: str) -> float | None:
+def _number(text: str, factors: Mapping[str, float]) -> float | None:
+    """The number in a cell, times the factor of the unit behind it; None where it is no number."""
     try:
         return float(text)
     except ValueError:
-        return None
+        found = WITH_UNIT.match(text)
+        factor = None if found is None else factors.get(unit_key(found["unit"]))
+        return None if found is None or factor is None else float(found["number"]) * factor
 
 
 def _listed(names: Sequence[str]) -> str:

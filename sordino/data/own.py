@@ -19,6 +19,7 @@ import torch
 
 from sordino.data.column_kinds import (
     check_class_labels,
+    note_numeric_classes,
     note_ranges_read,
     note_scaled_apart,
     note_unscaled,
@@ -26,7 +27,7 @@ from sordino.data.column_kinds import (
     sorted_labels,
 )
 from sordino.data.dataset import Dataset
-from sordino.data.encoding import Encoding, Source
+from sordino.data.encoding import Encoding, Source, problems_of
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.persons import number_codes
@@ -152,7 +153,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         + tuple(counted),
         people=known_people(paths, tables, [file.x for file in arrays]),
         schema=schema,
-        notes=tuple(notes),
+        notes=(*notes, *(note_numeric_classes(names, how.label or DEFAULT_LABEL) if undeclared and schema else ())),
         person=person,
         person_rules=rules,
     )
@@ -199,7 +200,7 @@ def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path)
     """The records of all tables, and sentences with what was counted in them."""
     source: Source = "options" if how.schema is None else "schema"
     found = [Encoding(table, schema, schema.format_of(table.path.stem), source).result() for table in tables]
-    refuse(str(folder), [problem for one in found for problem in one.problems])
+    refuse(str(folder), problems_of(found, source))
     features = tuple(schema.features())
     files = []
     for table, one in zip(tables, found, strict=True):

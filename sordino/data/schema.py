@@ -30,12 +30,12 @@ with it tells that epsilon does not cover it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from sordino.errors import UserError, quoted
 from sordino.util.toml import read_toml
@@ -61,15 +61,17 @@ Feature = dict[str, Any]
 """Rule for one number of a record, as JSON can carry it. `feature` is its name, `column` where it is read.
 
 A number is held to `low` and `high` where they are given; `subtract` is subtracted, and the rest divided by `divide`.
-For a value of a category, the feature is 1 where the cell `equals` it, else 0: without space around it, whole numbers
-without decimals, and in small letters where `fold_case` says so; `subtract` and `divide` follow, where they are given.
-Where the cell has no value, the feature is `missing`; None where there must be one. A feature that has none of these
-keys is 0 where the cell has a value."""
+Where there are `units`, a number with one of them behind it is multiplied by the unit's factor first; numbers in
+`missing_codes` are missing values. For a value of a category, the feature is 1 where the cell `equals` it or one of its
+other spellings (`or_equals`), else 0: without space around it, whole numbers without decimals, and in small letters
+where `fold_case` says so; `subtract` and `divide` follow, where they are given. Where the cell has no value, the
+feature is `missing`; None where there must be one. A feature that has none of these keys is 0 where the cell has a
+value."""
 
 
-def _flag(name: str) -> Feature:
+def _flag(name: str, **more: Any) -> Feature:
     """The feature that says that a value is missing."""
-    return {"feature": f"{name} is missing", "column": name, "missing": 1.0}
+    return {"feature": f"{name} is missing", "column": name, "missing": 1.0, **more}
 
 
 class _Part(BaseModel):
@@ -97,9 +99,18 @@ class Format(_Part):
         return self
 
 
+NEWER = ("units", "missing_codes", "aliases", "bins")
+"""Keys of columns that earlier versions did not know: where they are not given, they are left out of what is stored, so
+that the identity of a run stays what it was."""
+
+
 class _Column(_Part):
     public: bool = True
     """Whether what stands here is known to everybody; if not, it was read from records, and no epsilon covers it."""
+
+    @model_serializer(mode="wrap")
+    def _without_newer(self, dump: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if value or key not in NEWER}
 
 
 class NumberColumn(_Column):
@@ -120,6 +131,10 @@ class NumberColumn(_Column):
     missing: Literal["refuse", "drop", "centre", "flag"] | Finite = "refuse"
     """Rule for missing values: `refuse` the file, `drop` the record, put in the `centre` (what becomes 0), `flag` (the
     centre, and a feature of its own), or a number to put in."""
+    missing_codes: tuple[Finite, ...] = ()
+    """Numbers that stand for a missing value, such as 0 or 999."""
+    units: dict[Name, Annotated[Finite, Field(gt=0)]] = Field(default_factory=dict)
+    """Units that may stand behind a number ("281.0 mg/dl"), each with the factor by which the number is multiplied."""
 
     @model_validator(mode="after")
     def _scaled(self) -> NumberColumn:
@@ -153,8 +168,10 @@ class NumberColumn(_Column):
         held = {} if self.range is None else dict(zip(("low", "high"), self.range, strict=True))
         filled = self.missing if isinstance(self.missing, float) else centre
         absent = None if self.missing in ("refuse", "drop") else (filled - centre) / size
+        more: Feature = {} if not self.missing_codes else {"missing_codes": list(self.missing_codes)}
+        more |= {} if not self.units else {"units": {unit_key(unit): factor for unit, factor in self.units.items()}}
         scaled = {"feature": name, "column": name, **held, "subtract": centre, "divide": size, "missing": absent}
-        return [scaled, *([_flag(name)] if self.missing == "flag" else [])]
+        return [scaled | more, *([_flag(name, **more)] if self.missing == "flag" else [])]
 
 
 class Category(_Column):
@@ -168,6 +185,8 @@ class Category(_Column):
     values to put in."""
     fold_case: bool = False
     """Whether `Yes` and `yes` are the same."""
+    aliases: dict[Name, str] = Field(default_factory=dict)
+    """Other spellings of values, as sites write them: `aliases = {male = "m"}`."""
     centred: bool = False
     """Whether its features have the mean 0 and, up to ten values, the deviation 1 that they would have if all values
     were equally frequent. Networks learn faster from these than from 1 and 0."""
@@ -175,6 +194,7 @@ class Category(_Column):
     @model_validator(mode="after")
     def _distinct(self) -> Category:
         check_distinct(self.values, self.fold_case)
+        check_aliases(self.aliases, self.values, self.fold_case)
         if self.missing not in ("refuse", "drop", "flag", *self.values):
             raise ValueError(f"missing = {self.missing!r} is neither refuse, drop or flag nor one of the values")
         return self
@@ -192,10 +212,15 @@ class Category(_Column):
             {
                 **{"feature": f"{name} = {value}", **about},
                 **{"equals": canonical(value, self.fold_case), "missing": self._absent(value), **scaled},
+                **({"or_equals": also} if (also := self._spellings(value)) else {}),
             }
             for value in self.values
         ]
         return [*found, *([_flag(name)] if self.missing == "flag" else [])]
+
+    def _spellings(self, value: str) -> list[str]:
+        """Other spellings of a value, as they are compared."""
+        return [canonical(alias, self.fold_case) for alias, meant in self.aliases.items() if meant == value]
 
     def _absent(self, value: str) -> float | None:
         """Feature of a value for a record without one; None where there must be one."""
@@ -239,12 +264,23 @@ class Label(_Column):
     """Rule for missing labels: `refuse` the file, or `drop` the record."""
     fold_case: bool = False
     """Whether `Yes` and `yes` are the same."""
+    aliases: dict[Name, str] = Field(default_factory=dict)
+    """Other spellings of values, as sites write them: `aliases = {male = "m"}`."""
+    bins: tuple[Finite, ...] | None = None
+    """Bounds between the classes of a label that is a number: the first class is below the first bound, the last has
+    the last bound and all above it."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Label:
         check_distinct(self.values, self.fold_case)
+        check_aliases(self.aliases, self.values, self.fold_case)
         if self.positive is not None and self.positive not in self.values:
             raise ValueError(f"positive = {self.positive!r} is not among the values {', '.join(self.values)}")
+        if self.bins is not None:
+            if list(self.bins) != sorted(set(self.bins)) or len(self.values) != len(self.bins) + 1:
+                raise ValueError("`bins` are bounds in rising order, and `values` names one class more than there are")
+            if self.aliases:
+                raise ValueError("`aliases` are for texts, and with `bins` the label is a number")
         return self
 
     def describe(self) -> str:
@@ -410,6 +446,21 @@ def check_distinct(values: tuple[str, ...], fold_case: bool) -> None:
         other = known.setdefault(canonical(value, fold_case), value)
         if other != value or values.count(value) > 1:
             raise ValueError(f"the values {other!r} and {value!r} are the same")
+
+
+def check_aliases(aliases: Mapping[str, str], values: Sequence[str], fold_case: bool) -> None:
+    """Refuse other spellings of what is not among the values, and those that are values themselves."""
+    known = {canonical(value, fold_case) for value in values}
+    for alias, value in aliases.items():
+        if value not in values:
+            raise ValueError(f"the alias {alias!r} stands for {value!r}, which is not among the values")
+        if canonical(alias, fold_case) in known:
+            raise ValueError(f"the alias {alias!r} is one of the values: a value has no other meaning")
+
+
+def unit_key(unit: str) -> str:
+    """A unit as it is compared: without spaces, in small letters."""
+    return "".join(unit.split()).casefold()
 
 
 def canonical(text: str, fold_case: bool = False) -> str:

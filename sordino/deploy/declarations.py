@@ -26,6 +26,8 @@ class Origin:
     deal: str | None
     notes: Sequence[str] = ()
     """Sentences on how the data were read and dealt, for the user."""
+    disclosed: Sequence[str] = ()
+    """Sentences on what was read from the records and shown to the user of a trial, which epsilon does not cover."""
 
 
 def shape_of(experiment: Experiment) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,20 +92,29 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **limits)))
     for path in folders:
         (path / ROSTER).write_text(roster_toml(members))
-    origin = Origin(str(experiment.data), data.people, data.deal, data.notes)
+    origin = Origin(str(experiment.data), data.people, data.deal, data.notes, data.disclosed)
     (folder / ORIGIN).write_text(json.dumps(dataclasses.asdict(origin)))
     return deployed, members, folders
 
 
 def site_names(clients: Sequence[ClientData]) -> list[str]:
-    """Names of a trial's sites and of their folders: the clients' own, where these are different names that a folder
-    can have, else site-0, site-1 and so on."""
+    """Names of a trial's sites and of their folders: the clients' own; site-0, site-1 and so on for clients without
+    names, and in the place of a name that two clients share or that no folder can have."""
     given = [client.name for client in clients]
-    own = [re.sub("[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:NAME_LENGTH] for name in given]
-    different = len({name.lower() for name in own} - {"", *RESERVED}) == len(own)
-    if different and given != usual_names(len(given)):
-        return own
-    return [f"site-{number}" for number in range(len(given))]
+    numbered = [f"site-{number}" for number in range(len(given))]
+    if given == usual_names(len(given)):
+        return numbered
+    plain = [unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode() for name in given]
+    own = [re.sub("[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:NAME_LENGTH] for name in plain]
+    found = [
+        name if sum(name.lower() == other.lower() for other in own) == 1 and name.lower() not in ("", *RESERVED) else ""
+        for name in own
+    ]
+    taken = {name.lower() for name in found}
+    named = [name or number for name, number in zip(found, numbered, strict=True)]
+    return (
+        numbered if any(not name and number in taken for name, number in zip(found, numbered, strict=True)) else named
+    )
 
 
 def _typical_records(experiment: Experiment, sizes: np.ndarray) -> int:

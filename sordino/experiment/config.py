@@ -14,7 +14,15 @@ from sordino.data.own import Reading
 from sordino.data.schema import LARGEST_MAX_ROWS, LARGEST_MAX_SITES, PersonRules, Schema, list_values
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, pydantic_message, quoted, unknown
-from sordino.experiment.defaults import COMPARED, DEFAULT_EPSILON, DEFAULT_STORE, FOR_TABLES, RECOMMENDED, for_tables
+from sordino.experiment.defaults import (
+    COMPARED,
+    DEFAULT_EPSILON,
+    DEFAULT_STORE,
+    FOR_TABLES,
+    LEAST_RECORDS,
+    RECOMMENDED,
+    for_tables,
+)
 from sordino.experiment.hyperparameters import address, check_known, concerns, make_method
 from sordino.features import heads
 from sordino.features.choice import FeatureChoice, merged, read_choice
@@ -95,7 +103,8 @@ class Experiment(BaseModel):
     `weights`, a torch.export program, or `none`. Settings stand behind a colon, as in `scattering:pool=3,width=128`, or
     in a table `[features]`."""
     model: str | None = Field(default=None, min_length=1)
-    """A network by name or dotted name; by default one that suits the data, and with `features` a linear one."""
+    """A network by name or dotted name. By default `logistic` for rows of numbers, whatever their number, and images of
+    up to 64 numbers, `lenet` for images of 28x28 and more, `mlp` for others; with `features` a linear one."""
     method: str = RECOMMENDED["method"]
     """A method by name, or `package.module:Class`. An experiment that names none has `dp-fedavg` with `personal =
     "blend"` and `clipping = "quantile"`. For tables (rows of numbers) at up to 50 sites, with 20 training records or
@@ -284,6 +293,13 @@ class Experiment(BaseModel):
                     "unit variance: declare `mean` and `deviation` where these are public, write `spread = 3`, or "
                     "release mean and deviation with noise (`sordino data normalise`)."
                 )
+        elif self._too_small(shape, sites, records):
+            told = (
+                f"Tables at {sites} site{'' if sites == 1 else 's'} of about {records:.0f} training records each, and "
+                f"no method named: {chosen.method}, which protects whole sites. Below {LEAST_RECORDS} records a site "
+                f"may be one person, whom a promise to each record would not protect; if it is not, --method "
+                f"{FOR_TABLES['method']} does."
+            )
         chosen = chosen.model_copy()
         chosen._ungiven = frozenset()
         chosen.build_method()  # refuses hyper-parameters that it does not have
@@ -317,6 +333,11 @@ class Experiment(BaseModel):
     def _for_tables(self, shape: tuple[int, ...] | None, sites: int, records: float | None) -> bool:
         """Whether `FOR_TABLES` was measured for such data: features are rows too, and have other defaults."""
         return self.features is None and for_tables(shape, sites, records)
+
+    def _too_small(self, shape: tuple[int, ...] | None, sites: int, records: float | None) -> bool:
+        """Whether data are tables at a few sites, but of so few records that whole sites are protected."""
+        few = records is not None and records < LEAST_RECORDS
+        return few and self.features is None and for_tables(shape, sites, LEAST_RECORDS) and not self.metrics_share
 
     def _fits(self, method: str) -> bool:
         """Whether a method has all hyper-parameters that were given."""

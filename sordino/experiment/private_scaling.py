@@ -84,6 +84,10 @@ class Normalised:
     """Which have been normalised."""
     noise: float
     """Standard deviation of the noise on each mean, in half ranges."""
+    least: float
+    """Smallest deviation that a column is scaled by, in half ranges: a smaller one may be noise."""
+    at_least: list[str]
+    """Columns whose deviation is that one, because what was released of it is smaller."""
     left: float | None
     """Epsilon that is left of the whole budget for a run on the same records; None where no such budget was named."""
 
@@ -153,7 +157,9 @@ def normalise(
         half = (high - low) / 2
         found = {"mean": _short((low + high) / 2 + half * mean), "deviation": _short(half * deviation)}
         columns[name] = column.model_copy(update={**found, "released": told})
-    return Normalised(schema.model_copy(update={"columns": columns}), summary, names, noise, left)
+    least = least_deviation(noise)
+    held = [name for name, one in zip(names, deviations.tolist(), strict=True) if one <= least * (1 + 1e-9)]
+    return Normalised(schema.model_copy(update={"columns": columns}), summary, names, noise, least, held, left)
 
 
 def _round_down(epsilon: float) -> float:
@@ -201,8 +207,13 @@ def figures(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
     first, second = np.split(moments, 2)
     means = np.clip(first * _trust(USUAL_MEAN_SPREAD, noise), -1, 1)
     variances = USUAL_VARIANCE + _trust(USUAL_VARIANCE_SPREAD, noise) * (second + 0.5 - means**2 - USUAL_VARIANCE)
-    least = min(max(noise, LEAST_VARIANCE), LEAST_NOISY_VARIANCE)
-    return means, np.sqrt(np.clip(variances, least, 1.0))
+    return means, np.sqrt(np.clip(variances, least_deviation(noise) ** 2, 1.0))
+
+
+def least_deviation(noise: float) -> float:
+    """Smallest deviation of numbers in -1..1 that a column is scaled by, for noise of that deviation on means: 0.01,
+    and with more noise up to 0.1."""
+    return math.sqrt(min(max(noise, LEAST_VARIANCE), LEAST_NOISY_VARIANCE))
 
 
 def _trust(spread: float, noise: float) -> float:

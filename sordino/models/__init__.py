@@ -55,9 +55,10 @@ def names() -> dict[str, str]:
 def default(shape: tuple[int, ...]) -> str:
     """Name of the network that a user gets without asking for one: small, since noise grows with its parameters.
 
-    `logistic` for at most 64 features, `lenet` for images of 28x28 and more, `mlp` for the rest.
+    `logistic` for rows of numbers, however many columns they have, and for images of at most 64 numbers; `lenet` for
+    images of 28x28 and more; `mlp` for the rest.
     """
-    if math.prod(shape) <= 64:
+    if len(shape) == 1 or math.prod(shape) <= 64:
         return "logistic"
     if len(shape) == 3 and min(shape[1:]) >= 28:
         return "lenet"

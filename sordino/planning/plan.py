@@ -200,7 +200,7 @@ def _records_plan(
     middle = float(np.median(known)) if len(known) else max(each)
     records = max(1, round(float(np.median(sizes))))
     # The law for noise at each client is the one for noise against the server.
-    where = Situation(clients, records, middle, parameters, "server", delta)
+    where = Situation(clients, records, middle, parameters, "server", delta, total=int(sizes.sum()))
     feasible = where.feasible(Unit.RECORD) if noise.shared is None else math.floor(noise.feasible(sizes))
     accuracy = sites_attack_accuracy(tuple(sorted(distinct)), costs.sites)
     rows = ROWS if costs.unit is Unit.RECORD else ()

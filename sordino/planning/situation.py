@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +36,15 @@ HELPS: dict[Unit, float] = {Unit.CLIENT: 0.1, Unit.RECORD: 100.0}
 """Ratios from which a federated model improves a client's own model when the two are mixed; for records that are no
 tables, the ratio with noise at each client. Clients with enough records to bear record-level noise do well alone, so
 that the ratio for records must be far higher."""
-GUIDE_FINE, GUIDE_COSTLY = 0.3, 0.6
-"""Guides for tables: up to the first the model of all clients was within 1.7 points of AUC of one of all records
-without privacy, from the second on it was 0.7 to 15 points below."""
+POINTS_ALONE, POINTS_OF_GUIDE = 7.0, 6.0
+"""Points of AUC below a model of all records without privacy: a client's own model is 7 sqrt(d / n) below, where n is
+its number of records with the rarer outcome, and the federated one 6 r. Both were fitted to the tables of
+experiments/tables.md that are not told apart by nearly every model; their difference is off by 1.7 points there
+(`tests/planning/test_expected_gain.py`)."""
+ABOUT_ZERO = 1.5
+"""Points of AUC: an expected gain below this cannot be told from none."""
+MOST_GUIDE = 1.0
+"""Largest guide at which the expected gain is believed: beyond it few tables were measured."""
 LARGE_SITE, LARGE_FOR_COLUMNS = 2000, 50
 """Numbers of records, in all and for each column, from which on a client's own model gained next to nothing from
 others': 0.2 to 0.6 points of AUC."""
@@ -77,6 +84,16 @@ class Situation:
     """Whether `rare` was counted in the records."""
     shares: int | None = None
     """Clients' shares of noise that nobody can subtract from a sum; None for those of all clients."""
+    total: int | None = None
+    """Training records of all clients; None where only the median is known, which then counts for each."""
+    network: str | None = None
+    """Name of the shared network; None where none is named."""
+    presumed: bool = False
+    """Whether the network is the one that data have by default."""
+    linear: int | None = None
+    """Number of parameters of a logistic regression on these records, where they are rows and the network is larger."""
+    binary: bool = False
+    """Whether records have one of two outcomes."""
 
     @property
     def size(self) -> int:
@@ -93,8 +110,13 @@ class Situation:
 
     def feasible(self, level: Unit) -> int:
         """Return the number of shared parameters at which the ratio is one."""
-        units = self.records if level.record_level else 1
+        units = self.mean if level.record_level else 1
         return math.floor(self.clients * self.together * (units * self.mu(level)) ** 2)
+
+    @property
+    def mean(self) -> float:
+        """Mean number of training records of a client, as known or assumed: sums are over the records of all."""
+        return self.records if self.total is None else self.total / self.clients
 
     @property
     def together(self) -> int:
@@ -112,7 +134,7 @@ class Situation:
     @property
     def rarer(self) -> int:
         """Number of training records of all clients with the rarer outcome, as known or assumed."""
-        return max(1, self.clients * self.records // 2) if self.rare is None else self.rare
+        return max(1, round(self.clients * self.mean) // 2) if self.rare is None else self.rare
 
     @property
     def guide(self) -> float:
@@ -127,6 +149,22 @@ class Situation:
         return math.sqrt(self.clients / self.together)
 
     @property
+    def below_alone(self) -> float:
+        """Points of AUC by which a client's own linear model of two outcomes is expected to be below one of all
+        records without privacy."""
+        return POINTS_ALONE * math.sqrt(self.columns * self.clients / self.rarer)
+
+    @property
+    def below_federated(self) -> float:
+        """Points of AUC by which the federated linear model is expected to be below that of all records."""
+        return POINTS_OF_GUIDE * self.guide
+
+    @property
+    def gain(self) -> float:
+        """Points of AUC that clients are expected to gain over training alone."""
+        return self.below_alone - self.below_federated
+
+    @property
     def few_sites(self) -> bool:
         """Whether records are tables at a few sites, for which a run protects records by default."""
         return self.table and 2 <= self.clients <= FEW_SITES and self.records >= LEAST_RECORDS
@@ -139,7 +177,7 @@ class Situation:
     @property
     def table_pays(self) -> bool:
         """Whether tables at a few sites are expected to gain from each other under a promise to each record."""
-        return self.few_sites and self.guide <= GUIDE_COSTLY and not self.large_sites
+        return self.few_sites and self.guide <= MOST_GUIDE and self.gain >= ABOUT_ZERO and not self.large_sites
 
     def ratio(self, level: Unit) -> float:
         """Return signal over noise, squared, per parameter."""
@@ -180,15 +218,24 @@ def situation_of(
     clients, table = experiment.clients or DEFAULT_CLIENTS, columns is not None
     parameters = parameters if columns is None else 2 * (columns + 1)
     most, image, counted = None, None, False
+    about: dict[str, Any] = {}
     if look:
         from sordino.experiment.prepare import choose_contenders, read_facts
 
         data, facts = read_facts(choose_contenders(experiment)[1])
         assert facts.network is not None
         clients, sizes, layout = facts.clients, data.train.sizes, facts.network.learner.layout
-        records, most = records or round(float(np.median(sizes))), int(sizes.max())
+        given, records, most = records, records or round(float(np.median(sizes))), int(sizes.max())
         image = data.shape if len(data.shape) == 3 and min(data.shape[1:]) >= LEAST_IMAGE else None
+        about = {"total": int(sizes.sum()), "binary": len(data.task.groups) == 2} if given is None else {}
         if parameters is None:
+            about |= {
+                "network": facts.network.name,
+                "presumed": experiment.model is None and experiment.features is None,
+            }
+            linear = data.task.width * (data.shape[0] + 1)
+            if len(data.shape) == 1 and experiment.features is None and layout.size > linear:
+                about["linear"] = linear
             parameters, table = layout.size, _is_table(experiment, data, len(layout.layers))
             if table and rare is None:
                 rare, counted = max(1, int(torch.bincount(data.train.y, minlength=2).min())), True
@@ -215,6 +262,7 @@ def situation_of(
         rare,
         counted,
         honest_shares("outsider", min(experiment.minimum_cohort or clients, clients), experiment.colluders),
+        **about,
     )
 
 

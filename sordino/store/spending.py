@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 from sordino.data.people import same_people
 from sordino.errors import UserError
 from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
-from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.gaussian import epsilon_of, remaining
 from sordino.privacy.accounting.sampled_gaussian import Recipe, cover_recipes, sites_epsilon, spread_noise
 from sordino.privacy.accounting.tradeoff import hits, presumed
 from sordino.privacy.budget.client_level_plan import planned_epsilon
@@ -301,6 +301,10 @@ def hits_of(spent: Spent, view: View, false_alarms: float) -> float:
     return max(hits((*recipe, *gaussian), false_alarms, promise) for recipe in recipes)
 
 
+LEAST_PART = 1e-6
+"""Part of a limit over runs below which nothing is left of it."""
+
+
 def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:
     """Refuse a run with which its people would spend more than `budget_over_runs` in this store.
 
@@ -326,19 +330,37 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
         raise UserError(
             f"This run{others} in {store.folder} would come to {_epsilon_words(epsilon)} for the {view}"
             f"{dealt if unit != total['unit'] and epsilon is not None else ''}, above the {limit:g} of "
-            f"budget_over_runs: {_instead(more, total, epsilon, run is not None)}."
+            f"budget_over_runs: {_instead(more, total, epsilon, run is not None) or _what_is_left(store, prepared)}."
         )
 
 
+def _what_is_left(store: Store, prepared: Prepared) -> str:
+    """Say how much of the limit over runs is left for a run that would exceed it, or that nothing is."""
+    delta, view, limit = prepared.budget.delta, prepared.experiment.protect_from, prepared.experiment.budget_over_runs
+    total = over_runs(store, prepared.data.people, prepared.method.unit, delta)
+    used = total["epsilon"][view]
+    assert limit is not None
+    if used is None or used >= limit * (1 - LEAST_PART):
+        return (
+            "the runs before it have used all of that, and no smaller epsilon fits. Raise the limit where these people "
+            "may bear more, or take other people's records"
+        )
+    if total["sampled"] or not total["runs"]:
+        return "plan a smaller epsilon"
+    left = math.floor(1000 * remaining(limit, used, delta)) / 1000
+    return f"plan a smaller epsilon; about {left:g} is left" if left else "next to nothing is left of it"
+
+
 def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool) -> str:
-    """Say what to do about a run that would exceed the limit together with others."""
+    """Say what to do about a run that would exceed the limit together with others; nothing where a smaller one may
+    do."""
     if epsilon is not None and resumed:  # its plan is what it was: no smaller epsilon can be asked for
         return (
             "other runs have since used the budget reserved for this run. `sordino resume` takes a larger limit with "
             "--budget-over-runs; removing runs gives nothing back, and starting anew pays again"
         )
     if epsilon is not None:
-        return "plan a smaller epsilon"
+        return ""
     if None in more["mu"] or INFINITE in more["recipes"]:
         return "something leaves its clients without noise, so that no budget covers it; take a method that adds noise"
     if total["unprotected"] and total["unit"] is Unit.PERSON:

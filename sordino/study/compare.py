@@ -85,6 +85,9 @@ class ComparisonRow:
     """Accuracies of each run."""
     curves: list[list[dict[str, Any]]]
     """Rounds of each run, as the store has them."""
+    auc: OverSeeds | None = None
+    """Area under the curve of personal models, the mean over clients with both outcomes in their test records; None
+    where there are not two classes, or no run has it."""
 
     def sample(self) -> Sample:
         """Personal accuracies for each seed whose clients have test records."""
@@ -96,6 +99,7 @@ class ComparisonRow:
         found = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
         return found | {
             "accuracy": {name: None if one is None else dataclasses.asdict(one) for name, one in self.accuracy.items()},
+            "auc": None if self.auc is None else dataclasses.asdict(self.auc),
             "by_seed": [one.to_dict() for one in self.by_seed],
         }
 
@@ -270,7 +274,13 @@ def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) ->
         runs=[result.run for result in results],
         by_seed=[SeedFigures(result.seed, result.run, result.accuracy) for result in results],
         curves=[store.curve(result.run) for result in results],
+        auc=_spread([_auc_of(result) for result in results]),
     )
+
+
+def _auc_of(result: Summary) -> float | None:
+    """Area under the curve of a run's personal models, where there are two classes."""
+    return None if result.positive is None or not result.metrics else result.metrics["auc"].mean
 
 
 def _against_local(results: Sequence[Summary]) -> Against | None:

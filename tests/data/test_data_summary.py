@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_makers import records
+from helpers import command
 
 from sordino.data import Spread, draw, federate, summary
 from sordino.data.summary import label_counts
@@ -55,3 +56,9 @@ def test_a_picture_that_cannot_be_drawn_is_one_sentence(tmp_path: Path, monkeypa
         UserError, match=r"Drawing needs matplotlib; install it with: pip install \"sordino\[report\]\""
     ):
         draw(data, tmp_path / "labels.png")
+
+
+def test_the_figures_of_raw_records_are_listed_as_not_covered() -> None:
+    found = command("data", "show", "digits", "--clients=4", "--json").document
+    assert any("counted in the records, without noise" in one for one in found["not_covered"])
+    assert "Not covered by any epsilon: Sizes" in command("data", "show", "digits", "--clients=4").out

@@ -112,6 +112,20 @@ def test_problems_without_a_schema_are_told_at_once_too(tmp_path: Path) -> None:
     assert "--categorical sex" in str(raised.value)
 
 
+def test_missing_cells_of_a_column_are_one_problem_for_all_files(tmp_path: Path) -> None:
+    for name in "abcdefg":
+        (tmp_path / f"{name}.csv").write_text("label,age,dose\n0,1,2\n1,,3\n0,,3\n")
+    (tmp_path / "a.csv").write_text("label,age,dose\n0,1,\n1,,3\n")
+    with pytest.raises(ProblemsError) as raised:
+        load(str(tmp_path))
+    dose, age = raised.value.sentences
+    assert dose.startswith(f"The column 'dose' of {tmp_path / 'a.csv'} has a missing value (NaN) in line 2;")
+    assert age.startswith(
+        "The column 'age' has missing values (NaN) in a.csv (line 3), b.csv (line 3 and 1 more), c.csv (line 3 and 1 "
+        "more), d.csv (line 3 and 1 more), e.csv (line 3 and 1 more) and 2 more files;"
+    )
+
+
 def test_shortcuts_for_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,label,sex,ward,age\nx1,0,m,3,1\nx2,1,f,12,2\n")
     (tmp_path / "b.csv").write_text("id,label,ward,sex,age\ny1,1,3,f,3\n")
@@ -174,8 +188,8 @@ def test_a_centred_category_that_is_flagged_has_its_centre_where_a_value_is_miss
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
-        ([f"{k / 7:.3f}" for k in range(40)], r"looks like a measurement \(40 different values in 40 records"),
-        ([str(k) for k in range(300)], "looks like a measurement"),
+        ([f"{k / 7:.3f}" for k in range(40)], r"looks like a number \(40 different values in 40 records"),
+        ([str(k) for k in range(300)], "looks like a number"),
         (["Yes", "yes", "no"] * 5, "'Yes' and 'yes' of 'label' differ only in case"),
     ],
 )

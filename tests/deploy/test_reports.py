@@ -19,6 +19,8 @@ from sordino.deploy.server.coordinator import start
 from sordino.deploy.site.status import models_at, status
 from sordino.deploy.trial import add_accuracies, read_origin, site_names
 from sordino.errors import Stopped, UserError
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
 from sordino.report.html.runs import runs_page
 from sordino.report.statement import statement_of
 from sordino.report.statement_pages import markdown
@@ -147,8 +149,6 @@ def test_a_stopped_deployment_has_a_statement_of_its_whole_plan(clinics: Path, t
 
 def test_a_stopped_simulation_has_none(clinics: Path, tmp_path: Path) -> None:
     """Nothing of it has left anybody."""
-    from sordino.experiment.config import Experiment
-    from sordino.experiment.prepare import prepare
     from sordino.experiment.run import start as simulate
     from sordino.store.store import Store
 
@@ -169,14 +169,37 @@ def test_a_stopped_simulation_has_none(clinics: Path, tmp_path: Path) -> None:
     [
         (["client-0", "client-1"], ["site-0", "site-1"]),
         (["cleveland", "va"], ["cleveland", "va"]),
-        (["St. Mary's", "Ärzte/Nord"], ["St.-Mary-s", "rzte-Nord"]),
+        (["St. Mary's", "Ärzte/Nord"], ["St.-Mary-s", "Arzte-Nord"]),
         (["site-1", "site-0"], ["site-1", "site-0"]),
-        (["server", "x"], ["site-0", "site-1"]),
-        (["A", "a"], ["site-0", "site-1"]),
-        (["..", "b"], ["site-0", "site-1"]),
+        (["server", "x"], ["site-0", "x"]),
+        (["A", "a", "north"], ["site-0", "site-1", "north"]),
+        (["..", "b"], ["site-0", "b"]),
+        (["..", "site-0"], ["site-0", "site-1"]),
     ],
 )
 def test_sites_are_called_as_their_files_where_folders_can_be(names: list[str], sites: list[str]) -> None:
     from types import SimpleNamespace
 
     assert site_names([SimpleNamespace(name=name) for name in names]) == sites  # type: ignore[misc]
+
+
+def test_a_trial_tells_what_epsilon_does_not_cover_as_a_simulation_does(tmp_path: Path) -> None:
+    """The same file at two sites, and cells that were counted outside their range."""
+    folder = tmp_path / "clinics"
+    folder.mkdir()
+    rows = [f"{k},{['no', 'yes'][k % 2]}" for k in range(40)]
+    for name in ("east", "north", "south"):
+        last = ["99,yes"] if name != "south" else ["38,no"]
+        (folder / f"{name}.csv").write_text("\n".join(["age,ill", *rows, *last]) + "\n")
+    table = {
+        "columns": {"age": {"kind": "number", "range": [0, 40]}, "ill": {"kind": "label", "values": ["no", "yes"]}}
+    }
+    given = keys(folder, table=table, delta=1e-3)
+    simulated = prepare(Experiment.make(given | {"store": tmp_path})).disclosed
+    with federation(tmp_path / "trial", 3, **given) as made:
+        carrier, origin = InProcessCarrier(made.sites), read_origin(tmp_path / "trial" / "sites")
+        told = start(made.experiment, made.members, carrier, made.store, deadlines=QUICK, origin=origin).not_covered
+    assert any("These clients hold the same file: east, north." in one for one in told)
+    assert any("1 value of 'age' lies outside 0 to 40" in one for one in told)
+    assert set(simulated) <= set(told)
+    assert len(told) == len(set(told))

@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 from federations import QUICK, federation
 
+from sordino.data.draft import toml
 from sordino.data.people import same_people
+from sordino.data.schema import Schema
 from sordino.deploy.protocol.carrier import InProcessCarrier
 from sordino.deploy.protocol.roster import Member, read_roster, roster_toml
 from sordino.deploy.server import coordinator
 from sordino.deploy.server.coordinator import start
+from sordino.deploy.site.check import check_experiment
+from sordino.deploy.site.data import encode_records, read_records
+from sordino.deploy.site.rules import read_rules
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
+from sordino.deploy.terms import terms_of
 from sordino.deploy.trial import read_origin
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -215,3 +221,70 @@ def test_a_trial_is_no_deployment_and_counts_for_its_people(tmp_path: Path) -> N
         row = made.store.get(done.run)
         assert same_people(row.people, deal(made.original).people)
         assert (row.planned or {})["deal"] == deal(made.original.model_copy(update={"clients": 3})).deal
+
+
+def agreed(folder: Path, **column: Any) -> Path:
+    """The schema of a site with a semicolon between its cells, as a file."""
+    path = folder / "agreed.toml"
+    columns = {**SCHEMA["columns"], "dose": {**SCHEMA["columns"]["dose"], **column}}
+    path.write_text(toml(Schema.parse({"columns": columns}), [], {}))
+    return path
+
+
+def odd_site(folder: Path, **rules: Any) -> Path:
+    """A site whose table has semicolons and decimal commas."""
+    where = folder / "odd"
+    where.mkdir()
+    rows = [f"{k % 9},5;{'fm'[k % 2]};{['no', 'yes'][k % 2]}" for k in range(40)]
+    (where / "data.csv").write_text("\n".join(["dose;sex;ill", *rows]) + "\n")
+    Site.create(where, "odd", Path("data.csv"), **rules)
+    return where
+
+
+def test_a_sites_table_is_read_as_it_is_written_there(tmp_path: Path) -> None:
+    """The experiment's schema knows nothing of semicolons at one site; its rules do."""
+    where = odd_site(tmp_path, schema=agreed(tmp_path), unit="record")
+    rules = read_rules(where).rules
+    assert (rules.delimiter, rules.encoding, rules.decimal, rules.label) == (";", None, ",", "ill")
+    terms = terms_of(Experiment.make(BY_SCHEMA))
+    data = encode_records(read_records(where, rules), terms, rules, b"secret")
+    assert len(data.train.y) + len(data.test.y) == 40
+    assert sorted({round(5 * float(x) + 5, 3) for x in data.train.x[:, 0]})[0] == 0.5, "0,5 is a half"
+    found = check_experiment(where, Experiment.make(BY_SCHEMA))
+    assert found.records == {"train": 32, "test": 8}
+    text = (where / "site.toml").read_text()
+    (where / "site.toml").write_text(text.replace('decimal = ","', 'decimal = "."'))
+    refusal = check_experiment(where, Experiment.make(BY_SCHEMA)).refusal
+    assert refusal is not None
+    assert "not numeric ('0,5' in line 2" in refusal
+
+
+def test_experiments_with_other_columns_than_agreed_are_refused_unseen(tmp_path: Path) -> None:
+    where = odd_site(tmp_path, schema=agreed(tmp_path, range=(0.0, 12.0)))
+    (where / "data.csv").unlink()
+    (where / "data.csv").write_text("not;even;a\ntable;of;these\n")
+    refusal = check_experiment(where, Experiment.make(BY_SCHEMA)).refusal
+    assert refusal is not None
+    assert "The column 'dose' of its schema is not what `schema` says." in refusal
+    assert "declares no schema" in str(check_experiment(where, Experiment.make(DECLARED)).refusal)
+    turned = {**BY_SCHEMA, "table": {"columns": dict(reversed(SCHEMA["columns"].items()))}}
+    (where / "schema.toml").write_text(agreed(tmp_path).read_text())
+    assert "another order of columns" in str(check_experiment(where, Experiment.make(turned)).refusal)
+
+
+def test_a_site_is_not_made_of_records_that_do_not_fit_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "less.toml"
+    less = {name: one for name, one in SCHEMA["columns"].items() if name != "sex"}
+    path.write_text(toml(Schema.parse({"columns": less}), [], {}))
+    with pytest.raises(UserError, match="has the column 'sex', which the schema does not name"):
+        odd_site(tmp_path, schema=path)
+    assert [path.name for path in (tmp_path / "odd").iterdir()] == ["data.csv"], "nothing was made"
+    with pytest.raises(UserError, match="the schema's is 'ill'"):
+        Site.create(tmp_path / "odd", "odd", Path("data.csv"), label="sex", schema=agreed(tmp_path))
+
+
+def test_a_change_of_the_agreed_schema_changes_the_rules_digest(tmp_path: Path) -> None:
+    where = odd_site(tmp_path, schema=agreed(tmp_path))
+    before = read_rules(where).digest(b"secret")
+    (where / "schema.toml").write_text(agreed(tmp_path, range=(0.0, 12.0)).read_text())
+    assert read_rules(where).digest(b"secret") != before

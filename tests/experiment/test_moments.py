@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ import sordino
 from sordino.data.schema import NumberColumn, Schema
 from sordino.errors import UserError
 from sordino.experiment import private_scaling
-from sordino.experiment.private_scaling import Normalised, augmented, figures, moments_length, normalise
+from sordino.experiment.private_scaling import (
+    Normalised,
+    augmented,
+    figures,
+    least_deviation,
+    moments_length,
+    normalise,
+)
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of, remaining, share_of
 from sordino.report.terminal.results import epsilon_text
 from sordino.store import checkpoint
@@ -221,6 +229,20 @@ def test_figures_stay_in_the_range(moments: tuple[float, float], noise: float) -
     means, deviations = figures(np.array(moments), noise)
     assert -1 <= means[0] <= 1
     assert 0.01 <= deviations[0] <= 1
+
+
+@pytest.mark.parametrize(("noise", "least"), [(0.0, 0.01), (0.0004, 0.02), (0.15, 0.1)])
+def test_the_smallest_deviation_by_hand(noise: float, least: float) -> None:
+    assert least_deviation(noise) == pytest.approx(least)
+    assert figures(np.array([0.0, -0.5 - 1]), noise)[1] == pytest.approx([least])
+
+
+def test_columns_at_the_smallest_deviation_are_named(folder: Path, tmp_path: Path) -> None:
+    """Doses up to ten in a range of millions have a deviation of next to nothing there."""
+    schema = tmp_path / "schema.toml"
+    schema.write_text(SCHEMA.replace("range = [-10, 10]", "range = [-1e7, 1e7]"))
+    told = command("data", "normalise", folder, "--schema", schema, "--epsilon=900", "--store", tmp_path / "store").out
+    assert re.search(r"No deviation is set below 0\.0\d+ half ranges, which may be noise: dose would have less\.", told)
 
 
 def test_shares_of_a_budget_by_hand() -> None:

@@ -309,8 +309,14 @@ def test_the_command_line_shows_the_mixture_beside_its_members(tmp_path: Path) -
     by_set = ("run", "--clients=8", "--rounds=2", "--workers=1", "--set=epochs=1", "--set=personal=blend")
     shown = command(*by_set, "--store", tmp_path / "a")
     assert shown.code == 0
-    for words in ("predicting with", "the blend", "local models alone", "worst tenth"):
-        assert words in shown.out
+    for words in (
+        "predicting with",
+        "the blend",
+        "local models alone",
+        "worst tenth",
+        f"most {blending.LOCAL_PASSES} passes",
+    ):
+        assert words in shown.out.replace("\n", " ")
     by_option = ("run", "--clients=8", "--rounds=2", "--workers=1", "--set=epochs=1", "--personal=blend", "--json")
     document = command(*by_option, "--store", tmp_path / "b").document
     assert set(document["blend"]["weights"]) == set(MEMBERS)

@@ -235,7 +235,7 @@ def test_the_command_for_machines() -> None:
 
 def test_data_are_counted() -> None:
     found = command("advise", "--data", "digits", "--clients", "100", "--model", "mlp", "--json").document
-    assert any("the network has 4,810" in sentence for sentence in found["advice"])
+    assert any("the network mlp has 4,810" in sentence for sentence in found["advice"])
 
 
 def test_without_data_records_must_be_told() -> None:

@@ -159,7 +159,8 @@ def told(*reports: Any) -> str:
 
 def test_what_a_round_brought() -> None:
     """The epsilon is that of the observer for whom the run was planned, against what was planned for."""
-    assert told(report()) == "epsilon so far 1.01 of 4  personal 50.0%  start 25.0%  global –  C 0.5"
+    assert told(report()) == "epsilon so far 1.01 of 4  personal 50.0%  start 25.0%  global –  clip 0.5"
+    assert "start" not in told(report(start=math.nan)), "a method that has no such model"
     assert told(report(clip=None, rejected=2)).endswith("global –  2 rejected")
     infinite = report(epsilon={"server": math.inf}, planned=None)
     assert told(infinite).startswith("epsilon so far ∞  personal")

@@ -27,7 +27,7 @@ from sordino.federation.rounds import RoundReport
 from sordino.method import Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accounting.across_runs import merge_recipes
-from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of, remaining
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.record_level_plan import RecordNeeds, plan_records
 from sordino.privacy.ledger import FIRST_LINK, Ledger, Row, seen_by
@@ -314,6 +314,10 @@ def test_a_limit_over_runs_refuses_before_a_run_is_created(tmp_path: Path) -> No
         said = refused(*options, given)
         assert f"This run and 1 before it on these people in {tmp_path} would come to an epsilon of 12.2" in said
         assert "for the outsider, above the 12 of budget_over_runs" in said
+    left = remaining(12, 8, 1e-5)
+    assert f"plan a smaller epsilon; about {left:.2f}"[:-1] in refused(*options, "--budget-over-runs=12")
+    for gone in ("8", "7.5"):  # a run at 8 is stored
+        assert "have used all of that, and no smaller epsilon fits" in refused(*options, f"--budget-over-runs={gone}")
     file = tmp_path / "experiment.toml"
     file.write_text("budget-over-runs = 12\n")
     assert "above the 12 of budget_over_runs" in refused("run", file, *options[1:])

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from helpers import QUICK, QUICK_KEYS, command
 
@@ -284,3 +285,27 @@ def test_a_mistake_in_a_run_side_by_side_is_a_sentence(tmp_path: Path) -> None:
     chosen = experiment(tmp_path, model="lenet")
     with pytest.raises(UserError, match="'lenet' needs images"):
         compare(chosen, ["local", "dp-fedavg"], seeds=1, jobs=2)
+
+
+def test_two_classes_are_compared_by_the_area_under_the_curve_too(tmp_path: Path) -> None:
+    """Where the outcome is rare accuracy says little: the table, the list of runs and their JSON have the AUC."""
+    folder, random = tmp_path / "clinics", np.random.default_rng(0)
+    folder.mkdir()
+    for name in ("north", "south", "west"):
+        x = random.normal(size=(80, 3)).astype(np.float32)
+        np.savez(folder / f"{name}.npz", x=x, y=(x[:, 0] + random.normal(size=80) > 0).astype(int))
+    given = ("--data", folder, "--rounds=1", "--store", tmp_path / "store", "--workers=1")
+    found = command("compare", "--methods=local", "--seeds=2", *given, "--json").document
+    stored = {row.run: row.summary for row in Store(tmp_path / "store").all()}
+    for row in found["rows"]:
+        each = [stored[run]["metrics"]["auc"]["mean"] for run in row["runs"]]  # type: ignore[index]
+        assert row["auc"]["mean"] == pytest.approx(statistics.mean(each))
+        assert row["auc"]["spread"] == pytest.approx(statistics.stdev(each))
+    told = command("compare", "--methods=local", "--seeds=2", *given).out
+    assert f"{found['rows'][0]['auc']['mean']:.3f}±" in told
+    listed = command("runs", "--store", tmp_path / "store", "--json").document
+    assert {one["run"]: one["auc"] for one in listed} == {
+        run: summary["metrics"]["auc"]["mean"]  # type: ignore[index]
+        for run, summary in stored.items()
+    }
+    assert f"{listed[0]['auc']:.3f}" in command("runs", "--store", tmp_path / "store").out

@@ -122,16 +122,29 @@ missing = "flag"
 kind = "category"
 values = ["1", "2.0"]
 missing = "flag"
+[columns.coded]
+kind = "number"
+range = [0, 10]
+missing = "flag"
+missing_codes = [0, 9]
+units = {"mg/dl" = 1, "g/dl" = 2}
+[columns.spelled]
+kind = "category"
+values = ["m", "f"]
+fold_case = true
+aliases = {Male = "m", "2" = "f"}
+missing = "flag"
 [columns.id]
 kind = "id"
 [columns.label]
 kind = "label"
 values = ["no", "yes"]
 """
-ROWS = """range;mean;both;one;two;grade;id
-1,5;7;3;x;Ja;1.0;a
-NA;;;;;;b
-25;-1e2;-4;y;NEIN;2;c
+ROWS = """range;mean;both;one;two;grade;coded;spelled;id
+1,5;7;3;x;Ja;1.0;3,5 mg/dl;male;a
+NA;;;;;;0;;b
+25;-1e2;-4;y;NEIN;2;2G/dL;2.0;c
+1;1;1;x;ja;2;9,0;F;d
 """
 
 

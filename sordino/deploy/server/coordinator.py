@@ -164,6 +164,7 @@ def start(
         if origin is not None:
             journal.set_fact("trial_of", origin.data)
             journal.set_fact("notes", list(origin.notes))
+            journal.set_fact("disclosed", list(origin.disclosed))
     return _advance(run, terms, ground, carrier, store, watch, tell, deadlines)
 
 
@@ -256,12 +257,19 @@ def _run_to_end(
     found, deviation = _shared_accuracies(terms, ending, sites, gate, run_files, early)
     summary = summarize(run, terms, ending, run_files, names, np.full(terms.schedule.clients, np.nan))
     summary = replace(summary, deployed=True, trial_of=journal.fact("trial_of"))
+    summary = add_disclosed(summary, journal.fact("disclosed"))
     if found:
         summary = replace(summary, accuracy={**summary.accuracy, **found}, accuracy_noise=deviation)
         notes.append(f"Accuracies are means over the sites that were asked, with noise of deviation {deviation:.1%}.")
     summary = replace(summary, notes=notes + [note for note in summary.notes if note not in notes])
     run_files.save(ending.now, summary, models)
     return summary
+
+
+def add_disclosed(summary: Summary, disclosed: Sequence[str] | None) -> Summary:
+    """Add to a trial's summary what was read from its records and shown to its user, who owns all of its sites."""
+    known = summary.not_covered
+    return replace(summary, not_covered=[*(one for one in disclosed or () if one not in known), *known])
 
 
 def _spare(terms: DeployedTerms) -> str:

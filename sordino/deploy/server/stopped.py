@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from sordino.deploy.server.coordinator import deployed_experiment
+from sordino.deploy.server.coordinator import add_disclosed, deployed_experiment
 from sordino.deploy.server.journal import DeploymentJournal
 from sordino.deploy.terms import terms_of
 from sordino.experiment.result import summarize
@@ -46,10 +46,11 @@ def summarize_stopped(run: str, store: Store, ledger: Ledger) -> tuple[Summary, 
     with contextlib.closing(DeploymentJournal(store.path(run))) as journal:
         names = [name for name, _ in journal.fact("roster")]
         notes, trial_of = journal.fact("notes") or [], journal.fact("trial_of")
+        disclosed = journal.fact("disclosed")
     paid = terms.ledger(ledger.rows)
     uploaded = sum(one["bytes"] for one in store.curve(run))
     files = _Files(paid, row.seconds, uploaded, (row.planned or {}).get("deal"))
     ending = Ending(Restored({}, row.rounds_done, 0), None, None, {}, [], as_scheduled=False)
     summary = summarize(run, terms, ending, cast(RunFiles, files), names, np.full(len(names), np.nan))
     summary = replace(summary, deployed=True, trial_of=trial_of, notes=[*notes, *summary.notes])
-    return summary, terms.described(run, names)
+    return add_disclosed(summary, disclosed), terms.described(run, names)

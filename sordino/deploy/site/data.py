@@ -10,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from sordino.data.dataset import Dealt, FederatedData, Split
+from sordino.data.draft import format_of
 from sordino.data.encoding import Encoding, Source
 from sordino.data.own import PERSON_ARRAY, ClientFile, number_labels, read_arrays
 from sordino.data.people import known_people, people_of
 from sordino.data.persons import collect, draw_rows, number_codes
+from sordino.data.schema import Format, Schema
 from sordino.data.tables import Table, read_table
-from sordino.deploy.site.rules import RefusedError, Rules
+from sordino.deploy.site.rules import WRITTEN, RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
 
@@ -40,7 +43,54 @@ def read_records(folder: Path, rules: Rules) -> SiteFile:
         raise UserError(
             f"The file {path} with this site's records is missing: put it there, or correct `data` in site.toml."
         )
-    return SiteFile(path, read_arrays(path) if path.suffix.lower() == ".npz" else read_table(path))
+    if path.suffix.lower() == ".npz":
+        return SiteFile(path, read_arrays(path))
+    return SiteFile(path, read_table(path, own_format(rules, format_of(path))))
+
+
+def own_format(rules: Rules, otherwise: Format) -> Format:
+    """Format of the site's table as its rules say, and `otherwise` where they say nothing."""
+    said = {key: value for key in WRITTEN if (value := getattr(rules, key)) is not None}
+    try:
+        return Format(**(otherwise.model_dump(include=set(WRITTEN)) | said))
+    except ValidationError as error:
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise UserError(f"site.toml: {reason}.") from error
+
+
+def _format_by(schema: Schema, path: Path, rules: Rules) -> Format:
+    """Format in which a site's table is read by a schema: that of the rules, then what the schema says of the site or
+    of its file, then what it says of all files, unless this one plainly has another delimiter."""
+    found = schema.files.get(rules.name, schema.files.get(path.stem))
+    if found is None:
+        looks = format_of(path)
+        found = looks if looks.delimiter != schema.delimiter else schema
+    return own_format(rules, found)
+
+
+def read_by(schema: Schema, file: SiteFile, rules: Rules) -> tuple[int, list[str]]:
+    """Read the site's table by a schema, and refuse one that does not fit.
+
+    Returns the number of its records, and sentences on what was counted in them, for the owner alone.
+    """
+    if isinstance(file.content, ClientFile):
+        raise UserError(f"{file.path} holds arrays: a schema says what the columns of tables are.")
+    found, counted = _encode_by(schema, file.path, rules, "schema")
+    return len(found.labels), counted
+
+
+def _encode_by(schema: Schema, path: Path, rules: Rules, source: Source) -> tuple[ClientFile, list[str]]:
+    """Encode the table in a file by a schema; also sentences on what was counted in it."""
+    written = _format_by(schema, path, rules)
+    return _encode(read_table(path, written), schema, written, source)
+
+
+def _encode(table: Table, schema: Schema, written: Format, source: Source) -> tuple[ClientFile, list[str]]:
+    found = Encoding(table, schema, written, source).result()
+    refuse(str(table.path), found.problems)
+    labels = [schema.label.values[place] for place in found.labels[found.kept]]
+    codes = None if found.persons is None else np.array(found.persons)[found.kept].tolist()
+    return ClientFile(table.path, found.x[found.kept], labels, None, persons=codes), found.counted
 
 
 def fingerprint_records(file: SiteFile) -> str:
@@ -112,19 +162,13 @@ def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[Cli
         raise UserError(
             f"{table.path} is a table, but the experiment declares neither `columns` nor a `schema`: use an NPZ file."
         )
-    source: Source = "options" if terms.experiment.table is None else "schema"
     if terms.experiment.table is not None:
-        table = read_table(table.path, schema.format_of(table.path.stem))
-    elif set(table.columns) != {*schema.columns, *([] if schema.person is None else [schema.person])}:
+        return _encode_by(schema, table.path, rules, "schema")
+    wanted = [*schema.columns, *(name for name in (schema.person,) if name and name not in schema.columns)]
+    if set(table.columns) != set(wanted):
         raise UserError(f"{table.path} does not have the declared columns {', '.join(schema.columns)}.")
-    else:
-        kept = {name: table.columns[name] for name in schema.columns}
-        table = replace(table, columns=kept | {name: table.columns[name] for name in (schema.person,) if name})
-    found = Encoding(table, schema, schema.format_of(table.path.stem), source).result()
-    refuse(str(table.path), found.problems)
-    labels = [schema.label.values[place] for place in found.labels[found.kept]]
-    codes = None if found.persons is None else np.array(found.persons)[found.kept].tolist()
-    return ClientFile(table.path, found.x[found.kept], labels, None, persons=codes), found.counted
+    in_order = replace(table, columns={name: table.columns[name] for name in wanted})
+    return _encode(in_order, schema, own_format(rules, format_of(table.path)), "options")
 
 
 def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, torch.Tensor]:

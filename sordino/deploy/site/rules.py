@@ -20,6 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from sordino.data.schema import Schema
 from sordino.deploy.protocol.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, DeployedTerms
 from sordino.errors import UserError, quoted
@@ -91,14 +92,24 @@ LIMITS = {
 }
 """Limits that `site.toml` must set, each with an example. They have no defaults, so that a truncated file allows
 nothing."""
-NEWER_LIMITS = ("max_sampling", "max_rounds", "features", "feature_files", "max_sites_per_person")
-"""Limits that earlier versions did not know; where they are not set, the rules have the digest that these wrote."""
+WRITTEN = ("delimiter", "encoding", "decimal")
+"""Keys that say how the site's table is written."""
+NEWER_LIMITS = (
+    "max_sampling",
+    "max_rounds",
+    "features",
+    "feature_files",
+    "max_sites_per_person",
+    "schema_file",
+    *WRITTEN,
+)
+"""Keys that earlier versions did not know; where they are not set, the rules have the digest that these wrote."""
 
 
 class Rules(BaseModel):
     """The keys of `site.toml`. Those in `LIMITS` have no defaults."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str = Field(min_length=1, max_length=100)
     """Name of this site in rosters and messages."""
@@ -106,6 +117,15 @@ class Rules(BaseModel):
     """File with the site's records: CSV, Parquet or NPZ. The path may be relative to the site's folder."""
     label: str | None = None
     """Label column, where the file is a table."""
+    schema_file: Path | None = Field(default=None, alias="schema")
+    """File with the schema that this site's owner agreed to; an experiment with other columns is refused. The path may
+    be relative to the site's folder."""
+    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """Character between the cells of the table; by default as the experiment's schema says, or as the file looks."""
+    encoding: str | None = None
+    """Encoding of the table's text; by default likewise."""
+    decimal: Literal[".", ","] | None = None
+    """Character before the decimals of the table's numbers; by default likewise."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the records kept for testing, where the file has no test records of its own."""
     unit: Unit
@@ -161,6 +181,8 @@ class SitePolicy:
 
     rules: Rules
     roster: tuple[Member, ...] | None
+    schema: Schema | None = None
+    """The schema that the owner agreed to."""
 
     @property
     def view(self) -> Literal["outsider", "server"]:
@@ -171,7 +193,9 @@ class SitePolicy:
         """Digest of the rules and the roster, keyed with the site's `secret` so that it reveals nothing about them."""
         members = None if self.roster is None else [[one.name, one.identity.hex()] for one in self.roster]
         unset = {name for name in NEWER_LIMITS if getattr(self.rules, name) is None}
-        stated = json.dumps([self.rules.model_dump(mode="json", exclude=unset), members], sort_keys=True)
+        told = [self.rules.model_dump(mode="json", exclude=unset), members]
+        told += [] if self.schema is None else [self.schema.document()]
+        stated = json.dumps(told, sort_keys=True)
         return hmac.new(secret, b"rules" + stated.encode(), hashlib.sha256).hexdigest()
 
     def check_experiment(self, carried: Mapping[str, Any]) -> None:
@@ -209,6 +233,8 @@ class SitePolicy:
     def check_terms(self, terms: DeployedTerms, number: int) -> None:
         """Refuse an experiment whose terms are outside the rules; `number` is this site's client number."""
         rules, experiment = self.rules, terms.experiment
+        if self.schema is not None:
+            _check_schema(self.schema, experiment.table)
         sums = terms.allowance.record_sums
         if terms.method.unit.record_level and not rules.unit.record_level:
             raise RefusedError(
@@ -298,6 +324,20 @@ class SitePolicy:
             )
 
 
+def _check_schema(agreed: Schema, given: Schema | None) -> None:
+    """Refuse columns that the owner did not agree to, before the records are looked at."""
+    if given is None:
+        raise RefusedError("experiment", "it declares no schema, but `schema` names the one that this site agreed to")
+    names = [*agreed.columns, *(name for name in given.columns if name not in agreed.columns)]
+    other = [name for name in names if agreed.columns.get(name) != given.columns.get(name)]
+    if other:
+        raise RefusedError("experiment", f"the column {other[0]!r} of its schema is not what `schema` says")
+    if list(given.columns) != list(agreed.columns) or given.missing_cells != agreed.missing_cells:
+        raise RefusedError(
+            "experiment", "its schema has another order of columns, or other missing_cells, than the one in `schema`"
+        )
+
+
 def _is_key(name: str) -> bool:
     """Whether a setting has the name of an experiment's key, or of a part of one; some of these name files or code."""
     return name.replace("-", "_") in {*Experiment.model_fields, SCHEMA} or name.startswith(FEATURES)
@@ -347,7 +387,7 @@ def read_rules(folder: Path) -> SitePolicy:
     roster = None if rules.roster is None else tuple(read_roster(folder / rules.roster))
     if rules.witnesses is not None:
         _check_witnesses(path, rules.witnesses, rules.colluders, roster)
-    return SitePolicy(rules, roster)
+    return SitePolicy(rules, roster, None if rules.schema_file is None else Schema.read(folder / rules.schema_file))
 
 
 def _missing_limits(path: Path, missing: Sequence[str]) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sordino.data.draft import format_of
+from sordino.data.schema import Format, Schema
 from sordino.data.tables import Table
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
-from sordino.deploy.site.data import fingerprint_records, keyed_fingerprint, read_records
+from sordino.deploy.site.data import fingerprint_records, keyed_fingerprint, read_by, read_records
 from sordino.deploy.site.end import answer_end, remove_leftovers
 from sordino.deploy.site.enrol import answer_enrol, answer_hello
 from sordino.deploy.site.freshness import answer_note
@@ -24,6 +26,7 @@ from sordino.deploy.site.rules import (
     MEGABYTE,
     RULES_CHANGED,
     SENTENCES,
+    WRITTEN,
     RefusedError,
     Rules,
     SitePolicy,
@@ -35,12 +38,16 @@ from sordino.deploy.site.work import answer_open, answer_work
 from sordino.errors import FAILURES, UserError, unknown, writing
 from sordino.methods import names
 from sordino.privacy.ledger import FIRST_LINK
-from sordino.util.files import write_whole
+from sordino.util.files import read_file, write_whole
 from sordino.util.toml import toml_value
 
 COMMENTS = {
     "data": "the file with this site's records; its path may be relative to this folder",
     "label": "the label column of a table",
+    "schema": "file with the schema that this site's owner agreed to: experiments with other columns are refused",
+    "delimiter": "the character between the cells of a table; without this key, as the experiment's schema says",
+    "encoding": "the encoding of a table's text; likewise",
+    "decimal": "the character before the decimals of a table's numbers; likewise",
     "test_fraction": "the share of the records kept for testing, where the file has no test records of its own",
     "unit": "what is protected: this site as a whole (client), each of its records (record), or each person with all "
     "records (person)",
@@ -67,6 +74,8 @@ COMMENTS = {
     "methods": "the methods that may run here (last, so that a truncated file lacks them and is refused)",
 }
 """Keys of `site.toml` in their order, each with the comment that stands above it."""
+SCHEMA = "schema.toml"
+"""Copy of the schema that the owner agreed to, in the site's folder."""
 DEFAULT_LIMITS: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
 """Limits of a new site whose owner gives none; they are written into its file."""
 
@@ -75,9 +84,18 @@ def rules_toml(rules: Rules) -> str:
     """Content of `site.toml`, with a comment on each key."""
     lines = [f"name = {toml_value(rules.name)}"]
     for key, comment in COMMENTS.items():
-        value = getattr(rules, key)
+        value = getattr(rules, "schema_file" if key == "schema" else key)
         lines += ["", f"# {comment}", f"{key} = {toml_value(value)}" if value is not None else f"# {key} ="]
     return "\n".join(lines) + "\n"
+
+
+def _looks(path: Path) -> dict[str, Any]:
+    """Keys that say how a CSV file is written, where that is unusual; none for other files, or where it cannot be
+    read, which whoever reads it says."""
+    if path.suffix.lower() != ".csv" or not path.is_file():
+        return {}
+    found, usual = format_of(path), Format()
+    return {key: getattr(found, key) for key in WRITTEN if getattr(found, key) != getattr(usual, key)}
 
 
 HANDLERS: dict[str, Callable[[SiteContext, Mapping[str, Any]], bytes]] = {
@@ -118,7 +136,9 @@ class Site:
             return cls(context, witness, notices, held.pop_all())
 
     @staticmethod
-    def create(folder: Path, name: str, data: Path, *, label: str | None = None, **rules: Any) -> bytes:
+    def create(
+        folder: Path, name: str, data: Path, *, label: str | None = None, schema: Path | None = None, **rules: Any
+    ) -> bytes:
         """Create a site and return its public key.
 
         Args:
@@ -126,7 +146,10 @@ class Site:
             name: Name of the site in rosters and messages.
             data: File with its records, absolute or relative to the folder.
             label: Label column, where the file is a table.
-            rules: Other keys of `site.toml`; None stands for a default.
+            schema: File with the schema that the owner agreed to. It is copied into the folder, and records that do
+                not fit it are refused.
+            rules: Other keys of `site.toml`; None stands for a default. How a table is written is read from it where
+                it is not given.
         """
         if (folder / FILE).exists():
             raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
@@ -135,25 +158,34 @@ class Site:
             | {"methods": tuple(names())}
             | {key: value for key, value in rules.items() if value is not None}
         )
+        agreed = None if schema is None else Schema.read(schema)
+        if agreed is not None:
+            if label not in (None, agreed.label_name):
+                raise UserError(f"The label is {label!r}, but the schema's is {agreed.label_name!r}: leave one out.")
+            label, given["schema"] = agreed.label_name, Path(SCHEMA)
         try:
-            made = Rules(name=name, data=data, label=label, **given)
+            made = Rules(name=name, data=data, label=label, **(_looks(folder / data) | given))
         except ValidationError as error:
             problem = error.errors()[0]
             raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
         file = read_records(folder, made)  # before anything is written, because it may fail
+        if agreed is not None:
+            read_by(agreed, file, made)
         if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
             raise unknown("column", label, list(file.content.columns))
         with writing(folder / FILE):
             private, secret = keys.new_identity(), secrets.token_bytes(32)
             content = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
             if made.roster is None:  # else the digest waits for the roster, which the owner has yet to put there
-                content["rules"] = SitePolicy(made, None).digest(secret)
+                content["rules"] = SitePolicy(made, None, agreed).digest(secret)
             begin = Entry("begin", content)
             # The witness first: if it cannot be written, no site has been created.
             Witness.of(folder, made, private, fingerprint_records(file)).write(
                 Head(1, chain_link(FIRST_LINK, begin.to_json()))
             )
             SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
+            if schema is not None:
+                write_whole(folder / SCHEMA, read_file(schema))
             write_whole(folder / FILE, rules_toml(made))
         return keys.public_identity(private)
 

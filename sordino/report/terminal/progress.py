@@ -302,9 +302,13 @@ class Known:
             done = report.round + 1 == report.rounds
             so_far = "" if done else " so far"
             parts.insert(0, f"epsilon{so_far} {epsilon_text(self._epsilon)}{_plan_words(report)}{late}")
-        parts += [f"start {percent(finite_or_none(report.start))}", f"global {percent(finite_or_none(report.global_))}"]
+        if math.isfinite(
+            report.start
+        ):  # methods whose clients begin with the server's model have no model of their own
+            parts.append(f"start {percent(report.start)}")
+        parts.append(f"global {percent(finite_or_none(report.global_))}")
         if report.clip is not None:
-            parts.append(f"C {report.clip:.3g}")
+            parts.append(f"clip {report.clip:.3g}")
         if report.rejected:
             parts.append(f"{report.rejected} rejected")
         return parts

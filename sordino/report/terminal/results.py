@@ -51,6 +51,13 @@ MIXED = {
 }
 
 
+LOCAL_ALONE = (
+    "Local models alone are trained at the end of this run with this method's rate and batches, at most 60 passes over "
+    "a client's records; `--method local` has its own settings, and as many passes as rounds x epochs: figures differ."
+)
+"""Sentence beside the accuracy of local models in a mixture."""
+
+
 def epsilon_text(value: float | None) -> str:
     """Format an epsilon for the terminal, rounded up so that it is never understated."""
     return terminal_text(epsilon_words(value))
@@ -80,7 +87,8 @@ def run_report(summary: Summary, store: str) -> RenderableType:
     table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
     table.add_row("personal models, after training", percent(accuracy["personal"]))
     table.add_row("  worst client", percent(accuracy["personal_worst"]))
-    table.add_row("models at round start", percent(accuracy["start"]))
+    if accuracy["start"] is not None:
+        table.add_row("models with which clients began the last round", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
     beside: list[RenderableType] = []
     if summary.metrics and any(metric.clients for metric in summary.metrics.values()):
@@ -124,7 +132,9 @@ def _mixture_parts(mixture: MixtureFigures) -> list[RenderableType]:
     for name in mixture.accuracy:
         table.add_row(MIXED[name], percent(mixture.accuracy[name]), percent(mixture.worst_tenth[name]))
     counts = mixture.against_local
-    return [table] if counts is None else [table, Text(f"Against local models alone, {against_words(counts)}.")]
+    parts: list[RenderableType] = [table]
+    parts += [] if "local" not in mixture.accuracy else [Text(LOCAL_ALONE, style="dim")]
+    return parts if counts is None else [*parts, Text(f"Against local models alone, {against_words(counts)}.")]
 
 
 def _meaning(summary: Summary) -> list[str]:
@@ -156,11 +166,15 @@ def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -
     terminal is narrow, but never the method's."""
     seeds = rows[0].seeds
     spread = f"mean ± spread over {seeds} seeds" if seeds > 1 else "one seed"
-    title = f"accuracy in % ({spread}), then epsilon for each observer"
+    binary, begun = (any(found) for found in ([row.auc for row in rows], [row.accuracy["start"] for row in rows]))
+    auc = " and area under the curve (AUC)" if binary else ""
+    title = f"accuracy in %{auc} ({spread}), then epsilon for each observer"
     columns = [
         Column("method", left=True),
         *(Column("budget" if key == "epsilon" else key, left=True) for key in sweep),
-        *(Column("personal"), Column("worst", 4), Column("start", 6), Column("global", 3)),
+        Column("personal"),
+        *([Column("AUC", 0)] if binary else []),
+        *(Column("worst", 4), *([Column("start", 6)] if begun else []), Column("global", 3)),
         *(Column("outsider", 1), Column("peer", 5), Column("server", 2)),
     ]
     cells = []
@@ -171,13 +185,21 @@ def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -
                 method_name(row).replace("[", "\n[", 1),  # hyper-parameters have a line of their own
                 *(str(row.at[key]) for key in sweep),
                 _plus_minus(accuracy["personal"], row.seeds),
+                *([_auc_text(row)] if binary else []),
                 terminal_text("–") if (worst := accuracy["personal_worst"]) is None else f"{100 * worst.mean:.0f}",
-                _plus_minus(accuracy["start"], row.seeds),
+                *([_plus_minus(accuracy["start"], row.seeds)] if begun else []),
                 _plus_minus(accuracy["global"], row.seeds),
                 *(epsilon_text(row.epsilon[view]) for view in OBSERVERS),
             ]
         )
     return Fitting(columns, cells, terminal_text(title))
+
+
+def _auc_text(row: ComparisonRow) -> str:
+    """Area under the curve, with its spread over seeds."""
+    if row.auc is None:
+        return terminal_text("–")
+    return terminal_text(f"{row.auc.mean:.3f}" + (f"±{row.auc.spread:.3f}" if row.seeds > 1 else ""))
 
 
 def _plus_minus(figure: OverSeeds | None, seeds: int) -> str:
