@@ -62,10 +62,10 @@ class Predictions:
                 writer.writerow([*row, label, *("" if math.isnan(one) else f"{one:.6f}" for one in said)])
 
 
-def predict(models: Models, client: str | int, file: Path) -> Predictions:
-    """Predict for the records of a file with a client's model."""
+def predict(models: Models, client: str | int | None, file: Path) -> Predictions:
+    """Predict for the records of a file with a client's model, or, where `client` is None, with the server's."""
     network = models.predictor(client)
-    name = models.about.clients[models.about.number(client)]
+    name = None if client is None else models.about.clients[models.about.number(client)]
     records = read_records(file, models.about, name)
     if not len(records.x):
         raise UserError(f"{file} has no records to predict.")
@@ -83,10 +83,11 @@ def probabilities(task: Task, network: nn.Module, x: np.ndarray) -> np.ndarray:
     return torch.cat(parts).numpy()
 
 
-def read_records(file: Path, about: Description, client: str) -> NewRecords:
+def read_records(file: Path, about: Description, client: str | None) -> NewRecords:
     """Read the records of a table, by the schema that the models carry, or of the array `x` of an NPZ file.
 
-    A table is read like the client's own in training, unless its name is that of another client's table.
+    A table is read like the client's own in training, unless its name is that of another client's table; where no
+    client is named, as the schema says for tables of no client in particular.
     """
     if not file.is_file():
         raise UserError(f"There is no file {file} with records to predict on.")
@@ -99,11 +100,10 @@ def read_records(file: Path, about: Description, client: str) -> NewRecords:
             f"The models of {about.run!r} take arrays, not tables: give an NPZ file with x of shape (records, {shape}) "
             "and scaled as in training."
         )
-    like = file.stem if file.stem in about.clients else client
+    like = file.stem if file.stem in about.clients or client is None else client
     written = schema.format_of(like)
-    table = read_table(
-        file, written, f"write it as the file of {like!r} was in training, decimals after {written.decimal!r}"
-    )
+    whose = f"the file of {like!r} was" if like in about.clients else "files were"
+    table = read_table(file, written, f"write it as {whose} in training, decimals after {written.decimal!r}")
     found = Encoding(table, schema, written, "model").result()
     refuse(str(file), found.problems)
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}

@@ -187,8 +187,34 @@ def test_advice_on_new_records_is_for_those_who_predict(trained: tuple[str, Path
     told = refused("predict", run, tmp_path / "new.csv", "--client=north", "--store", store)
     assert "give numbers, as in training" in told
     assert "--drop" not in told
-    nobody = refused("predict", run, tmp_path / "new.csv", "--store", store)
-    assert nobody == "There are 3 clients (north, south, west): name one, as in --client north."
+    both = refused("predict", run, tmp_path / "new.csv", "--client=north", "--shared", "--store", store)
+    assert both == "Give --client for a client's model or --shared for the server's, not both."
+
+
+def test_without_a_client_the_shared_model_predicts(trained: tuple[str, Path], tmp_path: Path) -> None:
+    """The server's own model, not that of some client, whatever clients made of it."""
+    run, store = trained
+    (tmp_path / "new.csv").write_text("age,ward\n10,a\n90,b\n")
+    out = tmp_path / "out.csv"
+    told = command("predict", run, tmp_path / "new.csv", "-o", out, "--store", store, "--json").document
+    assert told["client"] is None
+    models = load_models(run, store)
+    x = read_records(tmp_path / "new.csv", models.about, None).x
+    with torch.no_grad():
+        wanted = torch.softmax(models.shared[0](torch.from_numpy(x)).double(), dim=1).numpy()
+    with out.open() as stream:
+        found = [[float(row[f"probability_{name}"]) for name in ("no", "yes")] for row in csv.DictReader(stream)]
+    assert np.allclose(found, wanted, atol=1e-6)
+    assert not np.allclose(found, said(models, x.tolist()), atol=1e-3)
+
+
+def test_a_server_without_one_model_for_all_has_none_to_give_away(trained: tuple[str, Path]) -> None:
+    run, store = trained
+    models = load_models(run, store)
+    for shared, why in (([], "has no model of its own"), (models.shared * 2, "has 2 models, one for each cluster")):
+        with pytest.raises(UserError, match=why) as error:
+            replace(models, shared=shared).shared_model()
+        assert str(error.value).endswith("There are 3 clients (north, south, west): name one, as in --client north.")
 
 
 def test_metrics_are_stored_and_shown(trained: tuple[str, Path]) -> None:
