@@ -102,13 +102,16 @@ def build_extractor(
     return features.build(experiment.features, tuple(shape), level, experiment.data_dir, files)
 
 
-def build_network(experiment: Experiment, shape: tuple[int, ...], task: Task) -> BuiltNetwork:
-    """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights."""
+def build_network(
+    experiment: Experiment, shape: tuple[int, ...], task: Task, class_weight: str = "none"
+) -> BuiltNetwork:
+    """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights.
+    `class_weight` is the method's: declared weights multiply the losses that it is trained with."""
     task.check()
     name = experiment.model or (models.default(shape) if experiment.features is None else HEAD)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, shape, task.width, **experiment.model_options())
-    return BuiltNetwork(name, module, task, shape, flatten(module), weights_of(name, module))
+    return BuiltNetwork(name, module, task.weighed(class_weight), shape, flatten(module), weights_of(name, module))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +263,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     """
     built = experiment.build_method() if method is None else method
     settled = settle(built, facts.clients)
+    check_class_weight(settled)
     schedule = Schedule.of(experiment.rounds, facts.clients, experiment.participation)
     if record_level(settled) is not None:
         _known_sizes(experiment, facts)
@@ -293,6 +297,17 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     )
     vars(costs)["declared"] = steps  # as cached_property would, without asking again
     return costs
+
+
+def check_class_weight(method: Method) -> None:
+    """Refuse weights that would follow from raw counts of labels where single records are protected: one record's label
+    would change the weights of all others, whether or not it is drawn itself."""
+    if method.class_weight == "balanced" and method.unit.record_level and not method.counts_labels:
+        raise UserError(
+            f'class_weight = "balanced" would count the labels of a client\'s records, and {type(method).__name__} '
+            "protects these: declare the weights, as in --set class_weight=1,9 (in the order of the classes), or take "
+            "dp-fedsgd, which counts labels with noise."
+        )
 
 
 def settle(method: Method, clients: int) -> Method:

@@ -164,9 +164,9 @@ class Declared(Facts):
     network: BuiltNetwork
 
     @classmethod
-    def by(cls, experiment: Experiment, extractor: Extractor | None = None) -> Declared:
+    def by(cls, experiment: Experiment, method: Method, extractor: Extractor | None = None) -> Declared:
         """Return the facts that an experiment declares; its network is built, on the extractor's features where it has
-        some."""
+        some, for training by the `method`."""
         clients, each = experiment.clients, experiment.records_each
         assert clients is not None
         shape = shape_of(experiment) if extractor is None else extractor.output
@@ -174,7 +174,7 @@ class Declared(Facts):
             clients=clients,
             # One number, however many clients a server declares.
             sizes=None if each is None else np.broadcast_to(np.int64(each), (clients,)),
-            network=build_network(experiment, shape, task_of(experiment)),
+            network=build_network(experiment, shape, task_of(experiment), method.class_weight),
             extractor=extractor,
             fingerprint="at the sites",
             disclosed=() if experiment.table is None else experiment.table.disclosed(),
@@ -365,7 +365,7 @@ def terms_of(experiment: Experiment, files: Files | None = None) -> DeployedTerm
     extractor = build_extractor(experiment, shape_of(experiment), files)
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED})
     check_records(experiment, method)
-    facts = Declared.by(experiment, extractor)
+    facts = Declared.by(experiment, method, extractor)
     return derive(experiment, facts, derive_costs(experiment, facts, method)).extend(DeployedTerms)
 
 

@@ -210,13 +210,18 @@ class Clients:
 
         return checked
 
+    @property
+    def balanced(self) -> bool:
+        """Whether each class counts the same in local training, where a step sees the records themselves."""
+        return self.method.class_weight == "balanced" and not self.protects_records
+
     def records(self, question: Question, place: int, seed: int, public: Public) -> Records | PrivateRecords:
         """Return what a step sees of the client at `place`: all its records, or at record level noisy gradients
         only."""
         client = question.clients[place]
         x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
         if self._keeper is None:
-            return Records(x, y, self.learner, seed)
+            return Records(x, y, self.learner, seed, balanced=self.balanced)
         releases = self.steps[question.step].values()
         exit = batch = None
         for release in releases:

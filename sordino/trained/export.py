@@ -1,8 +1,8 @@
-"""Export of the server's model, or of a client's, for other programs: ONNX, a torch program, or safetensors, with a description inside.
+"""Export of a model for other programs: ONNX, a torch program, or safetensors, with a description inside.
 
-The network takes encoded records and gives class probabilities. The description, as JSON, holds the schema,
-the names of the classes and `recipe`: how each input of the network is computed from one cell of a table's row
-(`sordino.data.schema.Feature`).
+It is the server's model, or what a client predicts with. The network takes encoded records and gives class
+probabilities. The description, as JSON, holds the schema, the names of the classes and `recipe`: how each input of the
+network is computed from one cell of a table's row (`sordino.data.schema.Feature`).
 """
 
 from __future__ import annotations

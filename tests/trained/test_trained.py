@@ -245,6 +245,25 @@ def test_one_class_is_warned_of(tmp_path: Path) -> None:
     assert any("2 of 2 clients' models give all test records one class (a, b)" in note for note in found["notes"])
     assert found["metrics"]["accuracy"] == found["metrics"]["majority"]
     assert found["metrics"]["recall"]["mean"] == 0
+    assert not any("Recall 0" in note for note in found["notes"])  # of two or three records it says nothing
+    (few,) = (note for note in found["notes"] if "say nothing" in note)
+    assert few.startswith("2 of 2 clients have fewer than 5 test records with 'True' or fewer than 5 without (a, b)")
+
+
+def test_recall_zero_is_warned_of_with_what_to_do(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    (tmp_path / "rare").mkdir()
+    for name in ("a", "b"):
+        x = random.normal(size=(120, 2))
+        y = (0.5 * x[:, 0] + random.normal(size=120) > 1.2).astype(int)  # one in seven, hard to tell
+        np.savez(tmp_path / "rare" / f"{name}.npz", x=x[60:], y=y[60:], x_test=x[:60], y_test=y[:60])
+    keys = {"data": str(tmp_path / "rare"), "store": tmp_path / "s", "method": "fedavg", "workers": 1, "rounds": 1}
+    found = sordino.run(**keys, set={"epochs": 8, "rate": 0.3})
+    (note,) = (note for note in found["notes"] if note.startswith("Recall 0: the models of a, b find none of '1'"))
+    assert "--set class_weight=balanced" in note
+    weighed = sordino.run(**keys, set={"epochs": 8, "rate": 0.3, "class_weight": "balanced"})
+    assert weighed["metrics"]["recall"]["mean"] > 0.3
+    assert not any("Recall 0" in note for note in weighed["notes"])
 
 
 def test_arrays_are_predicted_on_too(tmp_path: Path) -> None:
