@@ -118,17 +118,32 @@ def predict(
     found.write(output)
     labels = found.labels()
     counts = found.counts()
+    judged = found.judged(models.about.meaning.schema)
     unusable = len(labels) - int(found.records.usable.sum())
     if as_json:
         told = {"records": len(labels), "predicted": counts, "without_prediction": unusable}
+        told |= {} if judged is None else {"judgement": judged.to_dict()}
+        told |= {} if found.threshold is None else {"threshold": found.threshold}
         typer.echo(json.dumps({"file": str(output), "client": client, **told}))
         return
     shares = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
     typer.echo(f"{output}: {len(labels)} records; predicted: {shares or 'nothing'}")
     if unusable:
         typer.echo(f"{unusable} records have no prediction: they lack a value that the schema requires.")
+    if found.threshold is not None:
+        typer.echo(f"{found.task.positive_name!r} is predicted from a probability of {found.threshold:.3f} on.")
     for sentence in _untrained(run, store) if client is None else ():
         typer.echo(sentence)
+    if judged is not None:
+        from rich.console import Console
+
+        from sordino.report.terminal.metrics import confusion_table, judged_table
+
+        console = Console(markup=False)
+        document = judged.to_dict()
+        over = f"on {judged.records} records whose class the file says"
+        for part in ("", judged_table({"figure": document}, over), "", confusion_table(document), *judged.notes):
+            console.print(part, highlight=False)
 
 
 def export(

@@ -168,8 +168,17 @@ class Classification(Task):
     def columns(self) -> tuple[str, ...]:
         return tuple(f"probability_{name}" for name in self.names)
 
-    def tell(self, predicted: np.ndarray) -> list[str]:
-        return [self.names[best] for best in predicted.argmax(axis=1)]
+    def tell(self, predicted: np.ndarray, threshold: float | None = None) -> list[str]:
+        return [self.names[best] for best in self.decide(predicted, threshold).tolist()]
+
+    def decide(self, predicted: np.ndarray, threshold: float | None = None) -> np.ndarray:
+        """int64 (records,): the most probable class or, with a threshold, the positive one wherever its probability is
+        at least that, and else the most probable of the others."""
+        if threshold is None or self.positive is None:
+            return np.asarray(predicted.argmax(axis=1))
+        others = predicted.copy()
+        others[:, self.positive] = -1.0
+        return np.where(predicted[:, self.positive] >= threshold, self.positive, others.argmax(axis=1))
 
     def count(self, told: Sequence[str]) -> dict[str, int]:
         return {name: told.count(name) for name in self.names}

@@ -203,8 +203,9 @@ class Task(ABC):
         """Names of the columns of `predict` in a table of predictions."""
 
     @abstractmethod
-    def tell(self, predicted: np.ndarray) -> list[str]:
-        """The prediction for each record in words, from rows of `predict`."""
+    def tell(self, predicted: np.ndarray, threshold: float | None = None) -> list[str]:
+        """The prediction for each record in words, from rows of `predict`; `threshold` is the probability from which on
+        a class that is looked for is predicted, where it is not the most probable one."""
 
     @abstractmethod
     def count(self, told: Sequence[str]) -> dict[str, int]:

@@ -75,6 +75,8 @@ def description(models: Models, client: str | int | None) -> dict[str, Any]:
     features = {} if schema is None else {"features": schema.features(), "recipe": schema.recipe()}
     name = None if client is None else about.clients[about.number(client)]
     whole = about.document() | {"client": name, "input": INPUT, "output": OUTPUT}
+    if client is not None and models.threshold is not None:
+        whole["threshold"] = models.threshold
     return {key: value for key, value in whole.items() if key != "clients"} | features
 
 

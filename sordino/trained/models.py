@@ -184,6 +184,9 @@ class Models:
     """Description of the models."""
     metrics: np.ndarray
     """(clients, metrics) of what each client predicts with, by its number; the columns are the task's `metrics`."""
+    threshold: float | None = None
+    """Operating point of a site's own model: probability from which on it predicts the class that is looked for; None
+    for the most probable class."""
 
     def only_client(self) -> str:
         """Name of the only client of these models; where there are several, one must be named."""

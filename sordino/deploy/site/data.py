@@ -74,7 +74,7 @@ def encode_records(
             x = terms.extractor.apply(x, None if folder is None else folder / FEATURES)
     except UserError as error:
         raise RefusedError("data", error) from error
-    test = found.test if found.test is not None else _choose_test_records(len(y), rules.test_fraction, secret)
+    test = tested(found, rules, secret)
     if test.all():
         raise RefusedError("data", f"{file.path} has no training records")
     many = terms.schedule.clients
@@ -115,6 +115,13 @@ def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, t
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
     return torch.from_numpy(x), torch.from_numpy(number_labels([file], terms.labels))
+
+
+def tested(found: ClientFile, rules: Rules, secret: bytes) -> np.ndarray:
+    """Mask of the test records among a site's records: its own choice, or one by its `secret`."""
+    if found.test is not None:
+        return found.test
+    return _choose_test_records(len(found.labels), rules.test_fraction, secret)
 
 
 def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.ndarray:
