@@ -46,6 +46,8 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of, weights_of
 from sordino.features import extractor as features
 from sordino.features.extractor import Extractor
+from sordino.federation.client import STEP
+from sordino.federation.evaluation import evaluation_steps
 from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner, Precision
 from sordino.learning.parameters import flatten
@@ -55,7 +57,7 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_level_plan import check_delta, default_delta
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Releases, check_steps, record_needs
-from sordino.tasks import Task
+from sordino.tasks import Classification, Task
 
 Extended = TypeVar("Extended", bound="Costs")
 
@@ -146,7 +148,7 @@ class Facts:
         self, experiment: Experiment, schedule: Schedule, steps: Mapping[str, Releases], minimum: int
     ) -> Calibration:
         """Return the rule by which noise follows from a budget; `minimum` is the smallest cohort."""
-        return Calibration(schedule.turns + self.spare_turns)
+        return Calibration(schedule.turns + self.spare_turns, evaluation_share=experiment.evaluation_share)
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
         """Return what decides a run's results besides code, method and data; `contents` are those of the method's
@@ -173,6 +175,9 @@ class Costs:
     declared."""
     notes: list[str]
     """Sentences that the user should know before the run."""
+    evaluation: Mapping[str, Releases] = dataclasses.field(default_factory=dict)
+    """Step behind the last round in which test records are counted, with what it sends, by its name; empty where it is
+    not paid for."""
 
     @property
     def turns(self) -> int:
@@ -186,7 +191,7 @@ class Costs:
 
     def steps(self) -> dict[str, Releases]:
         """Return everything that clients are asked to do, by name, each step with what it sends."""
-        return self.declared
+        return self.declared | dict(self.evaluation)
 
     def extend(self, kind: type[Extended], **more: Any) -> Extended:
         """Return these costs as a dataclass `kind` with more fields, or others; steps are not declared again."""
@@ -277,6 +282,9 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
         states = _public_states(method, facts.network)
         check_steps(steps, method.unit, states)
         facts.check_releases(experiment, steps, states)
+    evaluation = _evaluation(experiment, method, facts, turns, steps)
+    if method.unit.record_level:  # planned with all other sums over records
+        steps = {**steps, **evaluation}
     minimum = smallest_cohort(experiment, schedule)
     calibration = facts.calibration(experiment, schedule, steps, minimum)
     budget, allowance, notes = _spend(experiment, method, facts, schedule, steps, calibration, minimum)
@@ -294,9 +302,32 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
             *choices,
             *check_returned(method, "notes", method.notes(schedule, budget), list),
         ],
+        evaluation=evaluation,
     )
     vars(costs)["declared"] = steps  # as cached_property would, without asking again
     return costs
+
+
+def _evaluation(
+    experiment: Experiment, method: Method, facts: Facts, turns: int, steps: Mapping[str, Releases]
+) -> dict[str, Releases]:
+    """Return the step that counts test records, where it is paid for; refuse it where nothing could pay for it."""
+    share, others = experiment.evaluation_share, experiment.metrics_share
+    if not share:
+        return {}
+    if STEP in steps:
+        raise UserError(f"{type(method).__name__} has a step {STEP!r} of its own: name it otherwise.")
+    if not is_private(steps):
+        raise UserError("evaluation_share is a share of a privacy budget, and this run has none: leave it out.")
+    if share + others >= 1:
+        raise UserError(f"evaluation_share and metrics_share take {share + others:g} of the budget: leave some of it.")
+    if method.unit.record_level and not method.sends_sums():
+        raise UserError(
+            "evaluation_share needs noise that clients share: take a method that protects whole clients, or dp-fedsgd. "
+            f"{experiment.method} adds noise at each client."
+        )
+    task = Classification.numbered(2) if facts.network is None else facts.network.task
+    return evaluation_steps(share, others, turns, task, method.unit.record_level)
 
 
 def check_class_weight(method: Method) -> None:
@@ -361,7 +392,8 @@ def _spend(
         return Budget(delta, 0.0), nothing, []
     published = method.variant == "paper"
     notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
-    notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, steps)
+    own = {name: releases for name, releases in steps.items() if name != STEP}
+    notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, own)
     if level is not None:
         sizes, budgets = _known_sizes(experiment, facts), client_budgets(experiment, level, schedule)
         needs = record_needs(steps)

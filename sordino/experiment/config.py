@@ -141,6 +141,10 @@ class Experiment(BaseModel):
     metrics_share: float = Field(default=0.0, ge=0, le=0.9, allow_inf_nan=False)
     """On real machines: which share of the budget pays for the means of the sites' accuracies, which the server learns
     with noise after the last round. At zero accuracies stay at the sites."""
+    evaluation_share: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
+    """Share of the budget (of mu^2) that pays for one noised histogram of all clients' test records by class and score,
+    of the shared model, after the last round: AUC, accuracy, recall and calibration follow from it. At zero nothing of
+    test records leaves."""
     workers: int | None = Field(default=None, ge=1, le=1024)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"
@@ -362,7 +366,8 @@ class Experiment(BaseModel):
         """The keys that decide a simulation's results: the place and the number of processes do not, nor what earlier
         runs have spent, nor what concerns real machines only."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
-        unused = {key for key in ("table", "drop", "categorical", "features") if not getattr(self, key)}
+        optional = ("table", "drop", "categorical", "features", "evaluation_share")
+        unused = {key for key in optional if not getattr(self, key)}
         decided = self.model_dump(mode="json", exclude=indifferent | unused)
         if self.features is not None:
             decided["features"] = self.features.document()

@@ -73,7 +73,7 @@ def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
     return math.sqrt(releases) / mu_of(epsilon, delta)
 
 
-def planned_epsilon(allowance: Allowance, turns: int, delta: float) -> float | None:
+def planned_epsilon(allowance: Allowance, turns: float, delta: float) -> float | None:
     """Epsilon of the protected observer if every client takes all of its turns; None where nothing is noised, or where
     nobody's budget ends the run.
 
