@@ -67,7 +67,8 @@ class Calibration:
     def multiplier(self, epsilon: float, delta: float) -> float:
         """Return the noise multiplier at which all turns, and what is asked behind the last of them, cost (epsilon,
         delta), where whole clients are protected."""
-        return multiplier_for(epsilon, delta, self.turns) / math.sqrt(1 - self.kept)
+        rounding = 1 + 1e-12 * bool(self.kept)
+        return rounding * multiplier_for(epsilon, delta, self.turns) / math.sqrt(1 - self.kept)
 
     def plan(self, records: list[int], budgets: np.ndarray, delta: float, **settings: Any) -> RecordPlan:
         """Plan the spending of each client's records, where records are protected; `settings` are those of

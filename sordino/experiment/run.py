@@ -230,7 +230,7 @@ class _Session:
         if parts:
             said = task.predict(torch.cat(parts).double()).numpy()
             true = true_figures(check_task(task), said, labels, np.concatenate(weights))
-        return found.to_dict() | {"true": true}, []
+        return found.to_dict() | {"true": true}, found.notes()
 
     def _blend(self, transport: HostingTransport, run_files: RunFiles, ending: Ending) -> Blends | None:
         """Let clients blend their models, where the experiment wants that."""

@@ -74,6 +74,17 @@ class Evaluation:
     records: float | None
     """Number of test records, from the noisy counts; None where each client counts as one."""
 
+    def notes(self) -> list[str]:
+        """Sentence where noise drowns the counts."""
+        lost = [name for name, one in self.figures.items() if one is None]
+        if not lost:
+            return []
+        return [
+            f"The evaluation that was paid for says nothing of {', '.join(lost)}: noise of deviation {self.noise:.3g} "
+            f"on each of {self.cells} cells drowns the counts. Give evaluation_share more, or protect records: whole "
+            "clients count as one each."
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the evaluation."""
         figures = {name: None if one is None else vars(one) for name, one in self.figures.items()}
@@ -132,6 +143,8 @@ def message_of(model: Tensor) -> Message:
     return {MODEL: model}
 
 
+COUNTED = "counts of test records by class and score of the shared model, one cell each, Gaussian noise"
+"""Description of the histogram."""
 NO_SHARED_MODEL = (
     "The share of the budget for an evaluation was not used: the server has no model that is the same for all clients, "
     "and others are judged at the clients alone."

@@ -1,8 +1,8 @@
 """Histogram of test records by class and score, and the figures that follow from it, noise included.
 
 Each record falls into one of so many public cells. Where one class is looked for, a cell is whether the record has it,
-and the bin of the probability that the model gives it; bins are even in its log-odds, so that rare classes are seen,
-too, and one half is an edge. Where no class is, a cell is whether the most probable class is the record's own, and the
+and the bin of the probability that the model gives it; bins follow its log-odds, so that rare classes are seen, too,
+and one half is an edge. Where no class is, a cell is whether the most probable class is the record's own, and the
 bin of its probability.
 
 Figures are computed from noisy counts of the cells. Their 95 % intervals hold the noise (to first order), what few
@@ -20,8 +20,9 @@ import numpy as np
 from sordino.tasks.classification import Classification
 from sordino.tasks.judgement import SURE, Figure, area, auc_figure
 
-EDGES = 1 / (1 + np.exp(-np.arange(-4.5, 4.6, 0.5)))
-"""Inner edges of the bins of a probability: log-odds of -4.5, -4, ..., 4.5."""
+ODDS = np.concatenate([[-4.5, -4.0, -3.5, -3.0], np.arange(-2.5, 2.51, 0.25), [3.0, 3.5, 4.0, 4.5]])
+EDGES = 1 / (1 + np.exp(-ODDS))
+"""Inner edges of the bins of a probability, by its log-odds."""
 SCORES = len(EDGES) + 1
 SURENESS = 10
 """Number of even bins of the probability of the most probable class."""
@@ -132,7 +133,8 @@ def _of_scores(released: Released) -> dict[str, Figure | None]:
         inside, outside = (float(part(counts).sum()) for part in (sick, others))
         size = (inside, outside) if released.records else (1e9, 1e9)
         figure = auc_figure(min(1.0, max(0.0, auc(counts))), *size, _variance(released, auc))
-        found["auc"] = Figure(figure.value, max(0.0, figure.low - open_), min(1.0, figure.high + open_))
+        # Equal scores count half: within a bin a model is no worse than chance, but may be better.
+        found["auc"] = Figure(figure.value, figure.low, min(1.0, figure.high + open_))
     found["recall"] = _share(released, recall, rare)
     found["calibration"] = None
     if _is_known(released, everybody):

@@ -305,7 +305,7 @@ def _evaluation(
     message, who = message_of(served.models[0].clone()), whom_to_ask(terms.schedule, gate)
     question = Question(number, terms.schedule.rounds, STEP, message, who)
     found = evaluate(sites.ask, question, terms.steps(), gate, run_files, terms.learner.task)
-    return found.to_dict(), []
+    return found.to_dict(), found.notes()
 
 
 def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store, patient: bool) -> None:

@@ -98,6 +98,33 @@ def _with_interval(name: str, figure: Mapping[str, float] | None) -> tuple[str, 
     return form.format(figure["value"]), f"{form.format(figure['low'])} to {form.format(figure['high'])}"
 
 
+EVALUATED = {"accuracy": "accuracy", "auc": "AUC", "recall": "recall", "calibration": "probability too high by"}
+
+
+def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table:
+    """Table of the figures that a share of the budget paid for, each with its interval, and in a simulation with the
+    true one."""
+    true, over = (
+        evaluation.get("true"),
+        "all test records" if over_records else "clients, each counting as one",
+    )
+    heads = ("with noise", "95 % interval", *(("true",) if true else ()))
+    table = Table(f"shared model, over {over}", *heads, box=None, padding=(0, 2, 0, 0))
+    for place in range(1, len(heads) + 1):
+        table.columns[place].justify = "right"
+    for name, words in EVALUATED.items():
+        if name not in evaluation["figures"]:
+            continue
+        figure, beside = evaluation["figures"][name], []
+        if true:
+            known = true.get(name)
+            form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
+            beside = [terminal_text("–") if known is None else form.format(known)]
+        cells = ("drowned", "") if figure is None else _with_interval(name, figure)
+        table.add_row(words, *cells, *beside)
+    return table
+
+
 def confusion_table(judgement: Mapping[str, Any]) -> Table:
     """Table of how many records of each class are given each class."""
     names = list(judgement["classes"])
