@@ -224,7 +224,9 @@ class Declared(Facts):
         )
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
-        return experiment.model_dump(mode="json", include=PLAIN) | {"read": contents} | _features(experiment)
+        found = experiment.model_dump(mode="json", include=PLAIN) | {"read": contents} | _features(experiment)
+        # Runs that were stored before there was such a share, and others without one, keep their identity.
+        return {key: value for key, value in found.items() if key != "evaluation_share" or value}
 
 
 @dataclass(frozen=True, kw_only=True)
