@@ -500,6 +500,44 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("what is kept is spent twice", "/ math.sqrt(1 - self.kept)", "/ 1.0")],
     ),
     (
+        "privacy/release/of_sums.py",
+        "tests/federation/test_evaluation.py",
+        [
+            ("test records pay apart", 'public), pool="training")', 'public), pool="validation")'),
+            ("test records are training records", 'pool: ClassVar[Pool] = "test"', 'pool: ClassVar[Pool] = "training"'),
+            ("a histogram is divided", "return float(len(public.clients))", "return 1.0"),
+        ],
+    ),
+    (
+        "terms.py",
+        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py",
+        [
+            (
+                "raw counts weigh records",
+                'method.class_weight == "balanced" and method.unit.record_level and not method.counts_labels',
+                "False",
+            ),
+            ("a histogram of records is not planned", "steps = {**steps, **evaluation}", "pass"),
+            ("a histogram without a budget", "if not is_private(steps):\n        raise", "if False:\n        raise"),
+        ],
+    ),
+    (
+        "tasks/classification.py",
+        "tests/learning/test_class_weights.py",
+        [
+            (
+                "stacked clients are not weighed",
+                "found *= outputs.new_tensor(self.weights)",
+                "outputs.new_tensor(self.weights)",
+            ),
+            (
+                "padding counts as a class",
+                "(targets.unsqueeze(1) == classes) * weight.unsqueeze(1)",
+                "(targets.unsqueeze(1) == classes) * 1.0",
+            ),
+        ],
+    ),
+    (
         "deploy/accuracies.py",
         "tests/deploy/test_accuracies.py",
         [
