@@ -101,6 +101,9 @@ def test_the_question_is_paid_for_by_the_budget(method: str, clinics: Path, tmp_
     keys = {**KEYS, "data": str(clinics), "partition": None, "store": tmp_path}
     found = sordino.run(method=method, **keys)
     assert 5.99 < found["epsilon"]["outsider"] <= 6.0 + 1e-9
+    # The noise that is told is that of the sum over six clients or, of their shares, of the mean.
+    noise = 1 / (math.sqrt(0.2) * mu_of(6.0, 1e-4)) / (6 if method == "dp-fedavg" else 1)
+    assert found["evaluation"]["noise"] == pytest.approx(noise, rel=1e-6)
     with Store(tmp_path).lock(found["run"]):
         rows = [row for row, _ in Store(tmp_path).linked_rows(found["run"])]
     (row,) = (row for row in rows if row.step == STEP)
