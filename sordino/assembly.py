@@ -97,6 +97,7 @@ def clients_of(prepared: Prepared, gate: Gate) -> Clients:
         EXECUTIONS[prepared.choice.engine],
         prepared.experiment.device,
         prepared.compiled,
+        prepared.evaluation,
     )
 
 

@@ -214,6 +214,8 @@ class Method:
     """Citation."""
     unit: ClassVar[Unit] = Unit.CLIENT
     """Unit that its epsilon protects."""
+    counts_labels: ClassVar[bool] = False
+    """Whether it pays for a noisy count of the labels, from which balanced weights of classes may follow."""
     caveats: ClassVar[dict[Variant, str]] = {}
     """Warning about the epsilon of a variant, in a sentence."""
 
@@ -232,6 +234,11 @@ class Method:
     """The local learning rate. FedDPA, FedGLP-ADP: 1e-3 with Adam."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of SGD."""
+    class_weight: str = field(default="none", metadata=ADDED_LATER)
+    """Weights of the records in training, by class. `balanced`: each class counts the same at a client, by the client's
+    own frequencies; where records are protected these would have to be paid for, and weights are declared: `1,9` in the
+    order of the classes, or `healthy:1,ill:9`. They multiply losses before anything is limited, and cost no
+    privacy."""
 
     def __init_subclass__(cls, **keys: Any) -> None:
         super().__init_subclass__(**keys)

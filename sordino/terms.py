@@ -47,6 +47,8 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of, weights_of
 from sordino.features import extractor as features
 from sordino.features.extractor import Extractor
+from sordino.federation.client import STEP
+from sordino.federation.evaluation import evaluation_steps
 from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner, Precision
 from sordino.learning.parameters import flatten
@@ -58,7 +60,7 @@ from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Releases, all_releases, check_steps, record_needs
 from sordino.privacy.unit import Unit, person_words
-from sordino.tasks import Task
+from sordino.tasks import Classification, Task
 
 Extended = TypeVar("Extended", bound="Costs")
 
@@ -105,13 +107,16 @@ def build_extractor(
     return features.build(experiment.features, tuple(shape), level, experiment.data_dir, files)
 
 
-def build_network(experiment: Experiment, shape: tuple[int, ...], task: Task) -> BuiltNetwork:
-    """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights."""
+def build_network(
+    experiment: Experiment, shape: tuple[int, ...], task: Task, class_weight: str = "none"
+) -> BuiltNetwork:
+    """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights.
+    `class_weight` is the method's: declared weights multiply the losses that it is trained with."""
     task.check()
     name = experiment.model or (models.default(shape) if experiment.features is None else HEAD)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, shape, task.width, **experiment.model_options())
-    return BuiltNetwork(name, module, task, shape, flatten(module), weights_of(name, module))
+    return BuiltNetwork(name, module, task.weighed(class_weight), shape, flatten(module), weights_of(name, module))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +154,7 @@ class Facts:
         self, experiment: Experiment, schedule: Schedule, steps: Mapping[str, Releases], minimum: int
     ) -> Calibration:
         """Return the rule by which noise follows from a budget; `minimum` is the smallest cohort."""
-        return Calibration(schedule.turns + self.spare_turns)
+        return Calibration(schedule.turns + self.spare_turns, evaluation_share=experiment.evaluation_share)
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
         """Return what decides a run's results besides code, method and data; `contents` are those of the method's
@@ -176,6 +181,9 @@ class Costs:
     declared."""
     notes: list[str]
     """Sentences that the user should know before the run."""
+    evaluation: Mapping[str, Releases] = dataclasses.field(default_factory=dict)
+    """Step behind the last round in which test records are counted, with what it sends, by its name; empty where it is
+    not paid for."""
 
     persons: PersonRules | None = None
     """Declaration of whom records belong to; None where there is none."""
@@ -206,7 +214,7 @@ class Costs:
 
     def steps(self) -> dict[str, Releases]:
         """Return everything that clients are asked to do, by name, each step with what it sends."""
-        return self.declared
+        return self.declared | dict(self.evaluation)
 
     def extend(self, kind: type[Extended], **more: Any) -> Extended:
         """Return these costs as a dataclass `kind` with more fields, or others; steps are not declared again."""
@@ -283,6 +291,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     """
     built = experiment.build_method() if method is None else method
     settled = settle(built, facts.clients)
+    check_class_weight(settled)
     schedule = Schedule.of(experiment.rounds, facts.clients, experiment.participation)
     if record_level(settled) is not None:
         _known_sizes(experiment, facts)
@@ -298,6 +307,9 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
         if facts.persons is not None and method.unit.record_level:
             _check_persons(experiment, steps)
         facts.check_releases(experiment, steps, states)
+    evaluation = _evaluation(experiment, method, facts, turns, steps)
+    if method.unit.record_level:  # planned with all other sums over records
+        steps = {**steps, **evaluation}
     minimum = smallest_cohort(experiment, schedule)
     calibration = facts.calibration(experiment, schedule, steps, minimum)
     budget, allowance, notes = _spend(experiment, method, facts, schedule, steps, calibration, minimum)
@@ -317,6 +329,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
             *choices,
             *check_returned(method, "notes", method.notes(schedule, budget), list),
         ],
+        evaluation=evaluation,
     )
     vars(costs)["declared"] = steps  # as cached_property would, without asking again
     return costs
@@ -339,6 +352,44 @@ def _note_persons(rules: PersonRules | None, method: Method) -> list[str]:
         return []
     rows = f"of more than {rules.max_rows} rows that a person has at a client, {rules.max_rows} drawn at random count"
     return [f"{person_words(rules.max_sites)} Persons are told apart by {rules.column!r}; {rows}."]
+
+
+def _evaluation(
+    experiment: Experiment, method: Method, facts: Facts, turns: int, steps: Mapping[str, Releases]
+) -> dict[str, Releases]:
+    """Return the step that counts test records, where it is paid for; refuse it where nothing could pay for it."""
+    share, others = experiment.evaluation_share, experiment.metrics_share
+    if not share:
+        return {}
+    if STEP in steps:
+        raise UserError(f"{type(method).__name__} has a step {STEP!r} of its own: name it otherwise.")
+    if not is_private(steps):
+        raise UserError("evaluation_share is a share of a privacy budget, and this run has none: leave it out.")
+    if share + others >= 1:
+        raise UserError(f"evaluation_share and metrics_share take {share + others:g} of the budget: leave some of it.")
+    if method.unit.record_level and not method.sends_sums():
+        raise UserError(
+            "evaluation_share needs noise that clients share: take a method that protects whole clients, or dp-fedsgd. "
+            f"{experiment.method} adds noise at each client."
+        )
+    if method.unit.record_level and facts.persons is not None:
+        raise UserError(
+            "evaluation_share counts rows of test records, and persons are declared, who may have several: leave one "
+            "of the two out. `sordino site report` judges models at each site."
+        )
+    task = Classification.numbered(2) if facts.network is None else facts.network.task
+    return evaluation_steps(share, others, turns, task, method.unit.record_level)
+
+
+def check_class_weight(method: Method) -> None:
+    """Refuse weights that would follow from raw counts of labels where single records are protected: one record's label
+    would change the weights of all others, whether or not it is drawn itself."""
+    if method.class_weight == "balanced" and method.unit.record_level and not method.counts_labels:
+        raise UserError(
+            f'class_weight = "balanced" would count the labels of a client\'s records, and {type(method).__name__} '
+            "protects these: declare the weights, as in --set class_weight=1,9 (in the order of the classes), or take "
+            "dp-fedsgd, which counts labels with noise."
+        )
 
 
 def settle(method: Method, clients: int) -> Method:
@@ -393,7 +444,8 @@ def _spend(
     published = method.variant == "paper"
     unit = Unit.PERSON if level is not None and facts.persons is not None else method.unit
     notes = check_delta(delta, units, unit, experiment.allow_vacuous_delta or published)
-    notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, steps)
+    own = {name: releases for name, releases in steps.items() if name != STEP}
+    notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, own)
     if level is not None:
         sizes, budgets = _known_sizes(experiment, facts), client_budgets(experiment, level, schedule)
         needs = record_needs(steps)

@@ -466,11 +466,83 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "federation/evaluation.py",
+        "tests/federation/test_evaluation.py tests/deploy/test_histogram.py tests/deploy/test_accuracies.py",
+        [
+            ("what is asked at the end is free", "run_state.charge(run_state.ledger.charge(sent,", "id((sent,"),
+            ("half the noise on a histogram", "share * turns / (1 - share - others)", "4 * share * turns"),
+            ("rounds pay for the histogram", "share * turns / (1 - share - others)", "share * turns"),
+            ("twice the share of records", "CellCounts(1.0, share, cells)", "CellCounts(1.0, 2 * share, cells)"),
+            ("noise is told too small", "release.weight(gate.allowance, who) / len", "0.5 / len"),
+        ],
+    ),
+    (
+        "federation/client.py",
+        "tests/federation/test_evaluation.py tests/deploy/test_histogram.py",
+        [
+            ("test records leave unsealed", 'Sealed(rows, "test", "cells"', 'Sealed(rows, "training", "cells"'),
+            ("a client's records are not averaged", "rows.mean(dim=0, keepdim=True)", "rows.sum(dim=0, keepdim=True)"),
+            (
+                "all clients draw the same noise",
+                "public = Public(question.message, [client], {}",
+                "public = Public(question.message, [0], {}",
+            ),
+            (
+                "all questions draw the same noise",
+                "{HISTOGRAM: value}, question.number, public",
+                "{HISTOGRAM: value}, 0, public",
+            ),
+        ],
+    ),
+    (
+        "experiment/budgeting.py",
+        "tests/federation/test_evaluation.py tests/deploy/test_terms.py",
+        [("what is kept is spent twice", "/ math.sqrt(1 - self.kept)", "/ 1.0")],
+    ),
+    (
+        "privacy/release/of_sums.py",
+        "tests/federation/test_evaluation.py",
+        [
+            ("test records pay apart", 'public), pool="training")', 'public), pool="validation")'),
+            ("test records are training records", 'pool: ClassVar[Pool] = "test"', 'pool: ClassVar[Pool] = "training"'),
+            ("a histogram is divided", "return float(len(public.clients))", "return 1.0"),
+        ],
+    ),
+    (
+        "terms.py",
+        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py",
+        [
+            (
+                "raw counts weigh records",
+                'method.class_weight == "balanced" and method.unit.record_level and not method.counts_labels',
+                "False",
+            ),
+            ("a histogram of records is not planned", "steps = {**steps, **evaluation}", "pass"),
+            ("a histogram without a budget", "if not is_private(steps):\n        raise", "if False:\n        raise"),
+        ],
+    ),
+    (
+        "tasks/classification.py",
+        "tests/learning/test_class_weights.py",
+        [
+            (
+                "stacked clients are not weighed",
+                "found *= outputs.new_tensor(self.weights)",
+                "outputs.new_tensor(self.weights)",
+            ),
+            (
+                "padding counts as a class",
+                "(targets.unsqueeze(1) == classes) * weight.unsqueeze(1)",
+                "(targets.unsqueeze(1) == classes) * 1.0",
+            ),
+        ],
+    ),
+    (
         "deploy/accuracies.py",
         "tests/deploy/test_accuracies.py",
         [
-            ("shared accuracies are not charged", "run_state.charge(run_state.ledger.charge(sent,", "id((sent,"),
-            ("less noise on shared accuracies", "(len(NAMES) * (1 - share))", "(1 - share)"),
+            ("less noise on shared accuracies", "(len(NAMES) * (1 - share - others))", "(1 - share - others)"),
+            ("accuracies take what is kept for others", "(1 - share - others))", "(1 - share))"),
         ],
     ),
     (
@@ -1577,7 +1649,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "math.sqrt(told.turns / (1",
                 "math.sqrt(told.schedule.turns / (1",
             ),
-            ("plan: accuracies are forgotten", "1 - told.calibration.metrics_share", "1.0"),
+            ("plan: accuracies are forgotten", "1 - told.calibration.kept", "1.0"),
             (
                 "plan: what sites promise is forgotten",
                 '{**found, "promised": max(promised)} if promised else found',
@@ -4025,8 +4097,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("persons: rows without them are taken", "if of_whom is not None and found.persons is None:", "if False:"),
             (
                 "persons: a site's rows have pools of their own",
-                "np.arange(len(y)) if person is None else person",
-                "np.arange(len(y))",
+                "np.arange(len(found.labels)) if person is None else person",
+                "np.arange(len(found.labels))",
             ),
             (
                 "persons: a site trains on all rows",

@@ -331,7 +331,7 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
     from sordino.deploy.site.status import status as status_of
     from sordino.flower import keys
 
-    found = status_of(folder)
+    found = status_of(folder, judged=True)
     warnings = keys.warnings_for_site(folder)
     if as_json:
         typer.echo(json.dumps(found | {"warnings": warnings}))
@@ -344,6 +344,38 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
     console.print(site_report(found), highlight=False)
     for sentence in warnings:
         console.print(sentence, style="yellow", highlight=False)
+
+
+@site_commands.command(name="report")
+def report_site(
+    folder: SiteFolder,
+    point: Annotated[
+        str | None,
+        typer.Option(
+            "--operating-point",
+            metavar="WISH",
+            help="Choose from which probability on the class that is looked for is predicted, and store it with the "
+            "model: recall=0.9, cost=10:1 (a missed one costs ten false alarms), threshold=0.2, or none.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a site's models on its own test records, with intervals: AUC, recall, precision, calibration, confusion and
+    the worst group. None of this leaves the site."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.site.judging import judge_site
+
+    found = judge_site(folder, point)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+        return
+    from rich.console import Console
+
+    from sordino.report.terminal.metrics import judgement_report
+
+    Console(markup=False).print(judgement_report(found), highlight=False)
 
 
 @site_commands.command()

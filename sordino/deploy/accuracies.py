@@ -9,27 +9,25 @@ their means, with noise. With z the noise multiplier of a round and T turns, rou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from sordino.federation.client import Outcome, Question
+from sordino.federation.evaluation import Ask, ask_behind
 from sordino.federation.message import Message
 from sordino.federation.run_state import RunState
-from sordino.federation.transport import Answer
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Number, Public, Releases
 
 STEP = "accuracies"
 NAMES = ("personal", "global")
-AskSites = Callable[[Question, bool, Callable[[], None]], Answer]
-"""The transport's `ask`: the question, whether to evaluate, and what charges for it before it is asked."""
 
 
-def releases(share: float, turns: int) -> Releases:
-    """Releases of the question, for which `share` of the budget of `turns` turns is kept."""
-    each = share * turns / (len(NAMES) * (1 - share))
+def releases(share: float, turns: int, others: float = 0.0) -> Releases:
+    """Releases of the question, for which `share` of the budget of `turns` turns is kept, and `others` for what else is
+    asked behind the last round."""
+    each = share * turns / (len(NAMES) * (1 - share - others))
     return {name: Number(0.0, 1.0, share=each) for name in NAMES}
 
 
@@ -49,7 +47,7 @@ def answer(gate: Gate, sent: Releases, question: int, public: Public, figures: l
 
 
 def collect(
-    ask: AskSites, question: Question, sent: Releases, gate: Gate, run_state: RunState
+    ask: Ask, question: Question, sent: Releases, gate: Gate, run_state: RunState
 ) -> tuple[dict[str, float], float]:
     """Ask the sites for their accuracies.
 
@@ -63,24 +61,9 @@ def collect(
     Returns:
         Means over the sites that answered, and the standard deviation of the noise on each.
     """
-    public = Public(question.message, question.clients)
-
-    def charge() -> None:
-        about = (question.number, question.round, question.step)
-        run_state.charge(run_state.ledger.charge(sent, *about, gate.allowance, public))
-
-    answer = ask(question, False, charge)
-    who = Public(question.message, question.clients if answer.who is None else answer.who)
-
-    def mean(name: str) -> Tensor:
-        release, values = sent[name], answer.values[name]
-        if answer.summed:
-            return gate.mean_of_sum(release, values[0], who) + release.centre()
-        return gate.mean(release, values, who) + release.centre()
-
-    found = {name: float(mean(name)) for name in sent if name in ("personal", *question.message)}
-    deviation = float(sent["personal"].deviation(gate.allowance, who)) / len(who.clients)
-    return found, deviation
+    means, deviations, _ = ask_behind(ask, question, sent, gate, run_state)
+    found = {name: float(means[name]) for name in sent if name in ("personal", *question.message)}
+    return found, deviations["personal"]
 
 
 def make_message(model: Tensor | None) -> Message:

@@ -37,6 +37,7 @@ from sordino.experiment.budgeting import Calibration, record_level, record_plan
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import address
 from sordino.features.extractor import Extractor, Files
+from sordino.federation.evaluation import check_task
 from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner
 from sordino.method import Method
@@ -50,6 +51,7 @@ from sordino.privacy.ledger import Row, seen_by
 from sordino.privacy.release import Public, Release, Releases, all_releases, record_needs
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.spending import planned_recipes
+from sordino.tasks.histogram import cell_count
 from sordino.terms import BuiltNetwork, Facts, Terms, build_extractor, build_network, derive, derive_costs
 from sordino.trained.models import Description
 from sordino.version import VERSION
@@ -59,7 +61,16 @@ PERSON_KEYS = ("person", "max_rows_per_person", "max_sites_per_person")
 CARRIED = (
     *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
     *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),
-    *("active_server", "spare_turns", "metrics_share", "allow_vacuous_delta", "noise", "seed", "evaluate_every"),
+    *(
+        "active_server",
+        "spare_turns",
+        "metrics_share",
+        "evaluation_share",
+        "allow_vacuous_delta",
+        "noise",
+        "seed",
+        "evaluate_every",
+    ),
     *("features", "personal", "set", *PERSON_KEYS),
 )
 """Keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
@@ -82,7 +93,9 @@ class AtSites(Calibration):
     entries: int = 0
     """Most entries that leave in one step, where whole clients are protected."""
     parameters: int = 0
-    """Parameters of the network."""
+    """Parameters of the network, or cells of the histogram of test records where these are more."""
+    cells: int = 0
+    """Cells of the histogram of test records; none where it is not paid for."""
     sites: int = 1
     """Largest number of sites whose messages hold something of one person, where persons are protected."""
     sums: tuple[int, int] = (1, 0)
@@ -96,15 +109,14 @@ class AtSites(Calibration):
         return Gap(met, honest_shares(view, self.shares), RECORDS)
 
     def multiplier(self, epsilon: float, delta: float) -> float:
-        more = 1 / math.sqrt(1 - self.metrics_share)
         if not self.whole:
-            return super().multiplier(epsilon, delta) * more
-        gap = Gap(self.entries * self.turns + len(accuracies.NAMES), self.shares, CLIENTS)
+            return super().multiplier(epsilon, delta)
+        gap = Gap(self.entries * self.turns + len(accuracies.NAMES) + self.cells, self.shares, CLIENTS)
         left = delta - gap.delta(epsilon)
         if left <= 0 or epsilon <= gap.epsilon:
             raise UserError(f"epsilon = {epsilon:g} at delta = {delta:g} is less than what whole numbers alone cost.")
         rounding = 1 - 1e-9  # of the search for epsilon
-        return more * super().multiplier((epsilon - gap.epsilon) * rounding, left) / gap.multiplier(1.0)
+        return super().multiplier((epsilon - gap.epsilon) * rounding, left) / gap.multiplier(1.0)
 
     def plan(self, records: list[int], budgets: np.ndarray, delta: float, **settings: Any) -> RecordPlan:
         if not self.whole:
@@ -169,9 +181,9 @@ class Declared(Facts):
     network: BuiltNetwork
 
     @classmethod
-    def by(cls, experiment: Experiment, extractor: Extractor | None = None) -> Declared:
+    def by(cls, experiment: Experiment, method: Method, extractor: Extractor | None = None) -> Declared:
         """Return the facts that an experiment declares; its network is built, on the extractor's features where it has
-        some."""
+        some, for training by the `method`."""
         clients, each = experiment.clients, experiment.records_each
         assert clients is not None
         shape = shape_of(experiment) if extractor is None else extractor.output
@@ -179,7 +191,7 @@ class Declared(Facts):
             clients=clients,
             # One number, however many clients a server declares.
             sizes=None if each is None else np.broadcast_to(np.int64(each), (clients,)),
-            network=build_network(experiment, shape, task_of(experiment)),
+            network=build_network(experiment, shape, task_of(experiment), method.class_weight),
             extractor=extractor,
             fingerprint="at the sites",
             disclosed=() if experiment.table is None else experiment.table.disclosed(),
@@ -197,6 +209,7 @@ class Declared(Facts):
         """Return the rule by which noise follows from a budget; a cohort whose sum could show a single message is
         refused."""
         shares, learner = 1, self.network.learner
+        cells = cell_count(check_task(learner.task)) if experiment.evaluation_share else 0
         if is_summed(experiment, all_releases(steps)):
             cohort = (schedule.cohort, minimum, experiment.colluders, experiment.active_server)
             secure_sum.check_cohort(*cohort)
@@ -206,8 +219,10 @@ class Declared(Facts):
             shares=shares,
             whole=experiment.noise != "integers",
             metrics_share=experiment.metrics_share,
+            evaluation_share=experiment.evaluation_share,
+            cells=cells,
             entries=max(sum(_width(release, learner) for release in one.values()) for one in steps.values()),
-            parameters=learner.layout.size,
+            parameters=max(learner.layout.size, cells),
             sites=1 if self.persons is None else self.persons.max_sites,
             sums=(
                 max(sum(release.drawn for release in one.values()) for one in steps.values()),
@@ -216,7 +231,7 @@ class Declared(Facts):
         )
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
-        unused = {key for key in PERSON_KEYS if getattr(experiment, key) is None}
+        unused = {key for key in (*PERSON_KEYS, "evaluation_share") if not getattr(experiment, key)}
         plain = experiment.model_dump(mode="json", include=PLAIN - unused)
         return plain | {"read": contents} | _features(experiment)
 
@@ -283,8 +298,10 @@ class DeployedTerms(Terms):
     def steps(self) -> dict[str, Releases]:
         """Return the steps by name, each with what it sends: the method's, and the accuracies that sites share."""
         share = self.experiment.metrics_share
-        more = {accuracies.STEP: accuracies.releases(share, self.turns)} if share else {}
-        return self.declared | more
+        more = (
+            {accuracies.STEP: accuracies.releases(share, self.turns, self.experiment.evaluation_share)} if share else {}
+        )
+        return super().steps() | more
 
     def is_summed(self, releases: Releases) -> bool:
         """Return whether releases are added up before anybody sees them; else each message is protected by itself."""
@@ -376,7 +393,7 @@ def terms_of(experiment: Experiment, files: Files | None = None) -> DeployedTerm
     extractor = build_extractor(experiment, shape_of(experiment), files)
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED})
     check_records(experiment, method)
-    facts = Declared.by(experiment, extractor)
+    facts = Declared.by(experiment, method, extractor)
     return derive(experiment, facts, derive_costs(experiment, facts, method)).extend(DeployedTerms)
 
 

@@ -56,10 +56,19 @@ class Calibration:
     """Whether noise is in whole numbers that nobody can subtract, and what they add to epsilon is charged."""
     metrics_share: float = 0.0
     """Share of the budget that is kept for accuracies which sites share."""
+    evaluation_share: float = 0.0
+    """Share of the budget that is kept for the histogram of test records."""
+
+    @property
+    def kept(self) -> float:
+        """Share of the budget, of mu^2, that rounds do not get where whole clients are protected."""
+        return self.metrics_share + self.evaluation_share
 
     def multiplier(self, epsilon: float, delta: float) -> float:
-        """Return the noise multiplier at which all turns cost (epsilon, delta), where whole clients are protected."""
-        return multiplier_for(epsilon, delta, self.turns)
+        """Return the noise multiplier at which all turns, and what is asked behind the last of them, cost (epsilon,
+        delta), where whole clients are protected."""
+        rounding = 1 + 1e-12 * bool(self.kept)
+        return rounding * multiplier_for(epsilon, delta, self.turns) / math.sqrt(1 - self.kept)
 
     def plan(self, records: list[int], budgets: np.ndarray, delta: float, **settings: Any) -> RecordPlan:
         """Plan the spending of each client's records, where records are protected; `settings` are those of

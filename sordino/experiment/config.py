@@ -43,7 +43,16 @@ SHOWN = ("model", "rounds", "personal")
 """Keys that the sentence on a recommended method names."""
 CLIPPING = "clipping"
 """The hyper-parameter that an experiment without a method has by default."""
-ADDED = ("table", "drop", "categorical", "features", "person", "max_rows_per_person", "max_sites_per_person")
+ADDED = (
+    "table",
+    "drop",
+    "categorical",
+    "features",
+    "person",
+    "max_rows_per_person",
+    "max_sites_per_person",
+    "evaluation_share",
+)
 """The keys that a run's identity holds only where they are given: earlier versions did not know them."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
@@ -160,6 +169,10 @@ class Experiment(BaseModel):
     metrics_share: float = Field(default=0.0, ge=0, le=0.9, allow_inf_nan=False)
     """On real machines: which share of the budget pays for the means of the sites' accuracies, which the server learns
     with noise after the last round. At zero accuracies stay at the sites."""
+    evaluation_share: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
+    """Share of the budget (of mu^2) that pays for one noised histogram of all clients' test records by class and score,
+    of the shared model, after the last round: AUC, accuracy, recall and calibration follow from it. At zero nothing of
+    test records leaves."""
     workers: int | None = Field(default=None, ge=1, le=1024)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"

@@ -176,7 +176,8 @@ def read_facts(experiment: Experiment, method: Method | None = None) -> tuple[Fe
     data, public, extractor = _deal(experiment, _load(experiment), method, outline=True)
     if method is not None:
         method.check_data(data.people)
-    network = build_network(experiment, data.shape, data.task)
+    weight = "none" if method is None else method.class_weight
+    network = build_network(experiment, data.shape, data.task, weight)
     check_tokens(network.module, data.train.x)
     return data, _facts(data, public, network, extractor, method is not None and method.unit.record_level)
 
@@ -230,7 +231,7 @@ def prepare(
         data = data if extractor is None else _represented(data, extractor, experiment.device)
     assert method is not None
     method.check_data(data.people)
-    network = build_network(experiment, data.shape, data.task)
+    network = build_network(experiment, data.shape, data.task, method.class_weight)
     coarse = bf16.decide(experiment.precision, experiment.device, network.module, data.shape, method.batch, resumed)
     network = replace(network, precision=coarse.precision)
     check_tokens(network.module, data.train.x)

@@ -27,6 +27,8 @@ from sordino.util.formatting import finite_or_none, round_up
 
 ENOUGH = 10
 """Least number of test records at which a model that gives them all one class is worth a warning."""
+LEAST = 5
+"""Least number of test records of a class from which on a client's recall and AUC say anything."""
 NAMED = 10
 """Number of clients that a sentence names."""
 MADE = {"blend": "blend", "recalibrate": "recalibrated"}
@@ -101,6 +103,7 @@ def summarize(
             *_who_stopped(prepared, ending, names),
             *_whole_plan(experiment.protect_from, epsilon, so_far),
             *_one_class(measured, data, names),
+            *_rare_class(measured, data, names),
             *_beyond_budgets(ledger, prepared, names),
         ],
         seconds=round(run_files.seconds, 3),
@@ -150,6 +153,67 @@ def _one_class(reached: Reached | None, data: FederatedData | None, names: Seque
     if reached is None or data is None:
         return []
     return one_class_notes(data.task, reached.each, names, np.array([len(client.y_test) for client in data.clients]))
+
+
+def _rare_class(reached: Reached | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
+    """Warnings where models find none of the class that is looked for, and where too few records could tell."""
+    if reached is None or data is None or data.task.positive_name is None:
+        return []
+    wanted = data.task.groups.index(data.task.positive_name)
+    found = np.array([int((data.task.group(client.y_test.numpy()) == wanted).sum()) for client in data.clients])
+    others = np.array([len(client.y_test) for client in data.clients]) - found
+    return recall_notes(data.task, reached.each, names, found) + few_records_notes(data.task, names, found, others)
+
+
+def recall_notes(task: Task, figures: np.ndarray, names: Sequence[str], positive: np.ndarray) -> list[str]:
+    """Warning where models find none of the class that is looked for, and what to do about it.
+
+    Args:
+        task: The task.
+        figures: (clients, metrics).
+        names: Names of the clients.
+        positive: (clients,) test records of that class.
+    """
+    if "recall" not in task.metrics:
+        return []
+    none = (figures[:, task.metrics.index("recall")] == 0) & (positive > 0)
+    places = np.flatnonzero(none & (positive >= LEAST))
+    if not len(places) and not (none.sum() == (positive > 0).sum() > 0 and positive.sum() >= LEAST):
+        return []
+    shown = _called([names[place] for place in (places if len(places) else np.flatnonzero(none)).tolist()])
+    return [
+        f"Recall 0: the models of {shown} find none of {task.positive_name!r}, however high the accuracy. {FIND_MORE}"
+    ]
+
+
+FIND_MORE = (
+    "Weigh the classes (--set class_weight=balanced, or weights as in class_weight=1,9), or predict the class from a "
+    "lower probability on (`sordino site report SITE/ --operating-point recall=0.9` at a site; the column of "
+    "probabilities that `sordino predict` writes)."
+)
+"""Sentence on what to do where a model finds none of a rare class."""
+
+
+def few_records_notes(task: Task, names: Sequence[str], positive: np.ndarray, others: np.ndarray) -> list[str]:
+    """Warning where clients have too few test records of a class for AUC and recall to say anything.
+
+    Args:
+        task: The task.
+        names: Names of the clients.
+        positive: (clients,) test records of the class that is looked for.
+        others: (clients,) test records of other classes.
+    """
+    fewest = np.minimum(positive, others)
+    places = np.flatnonzero((fewest < LEAST) & (positive + others > 0))
+    if not len(places):
+        return []
+    worst = int(places[np.argmin((positive + others)[places])])
+    rare, shown = positive[worst], _called([names[place] for place in places.tolist()])
+    return [
+        f"{len(places)} of {len(names)} clients have fewer than {LEAST} test records with {task.positive_name!r} or "
+        f"fewer than {LEAST} without ({shown}): their AUC and recall say nothing. {names[worst]} has "
+        f"{rare + others[worst]} test records, {rare} of them with it."
+    ]
 
 
 def one_class_notes(task: Task, figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +22,15 @@ from sordino.experiment.identity import describe_machine
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.result import Summary, summarize
 from sordino.federation.blending import KINDS, instructions
+from sordino.federation.client import STEP, Question
+from sordino.federation.evaluation import NO_SHARED_MODEL, check_task, evaluate, message_of, whom_to_ask
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending, Served
 from sordino.federation.transport import HostingTransport
 from sordino.learning.metrics import Reached
 from sordino.method import State
+from sordino.privacy.gate import Gate
+from sordino.privacy.ledger import number_of_attempt
 from sordino.privacy.noise import new_nonce
 from sordino.simulator import choice
 from sordino.store import checkpoint as checkpoints
@@ -35,6 +40,7 @@ from sordino.store.journal import OtherValuesError
 from sordino.store.run_files import RunFiles
 from sordino.store.spending import check_lifetime, to_be_kept
 from sordino.store.store import NewRun, RunRow, Store, gone
+from sordino.tasks.histogram import true_figures
 from sordino.trained.models import described, feature_tensors, measured
 from sordino.util import processes
 from sordino.util.files import KeptFile
@@ -181,21 +187,50 @@ class _Session:
             with self._explain_failure(), sparing_old_objects():
                 server.run_script(prepared.initial)
                 ending = server.end()
-                return self._finish(transport, run_files, ending)
+                return self._finish(transport, run_files, ending, gate)
 
-    def _finish(self, transport: HostingTransport, run_files: RunFiles, ending: Ending) -> Summary:
+    def _finish(self, transport: HostingTransport, run_files: RunFiles, ending: Ending, gate: Gate) -> Summary:
         """Evaluate and store the models of a run whose script has ended, and sum the run up."""
         prepared = self.prepared
         blended = self._blend(transport, run_files, ending)
+        # Behind the last checkpoint before the end: a run that is taken up asks the same again, and draws the same.
+        evaluation, notes = self._evaluate(transport, run_files, ending, gate)
         own = _own_figures(transport, ending.served)
         reached = own if blended is None else blended.reached()
         names, task = [client.name for client in prepared.data.clients], prepared.data.task
         accuracies = own.each[:, task.metrics.index(task.score)]
         summary = summarize(self.run, prepared, ending, run_files, names, accuracies, blended, reached)
         models = self._save_models(transport, ending, blended, reached.each)
-        summary = replace(summary, notes=summary.notes + _draw(prepared, ending, self.folder))
+        notes = [*summary.notes, *notes, *_draw(prepared, ending, self.folder)]
+        summary = replace(summary, notes=notes, evaluation=evaluation)
         run_files.save(ending.now, summary, models)
         return summary
+
+    def _evaluate(
+        self, transport: HostingTransport, run_files: RunFiles, ending: Ending, gate: Gate
+    ) -> tuple[dict[str, Any] | None, list[str]]:
+        """Figures of the server's model from a noised histogram of all test records, with the true ones beside them,
+        and notes; nothing where it is not paid for."""
+        prepared, served = self.prepared, ending.served
+        if not prepared.evaluation:
+            return None, []
+        if served is None or len(served.models) != 1:
+            return None, [NO_SHARED_MODEL]
+        model, who, asked = served.models[0], whom_to_ask(prepared.schedule, gate), ending.now.questions
+        number = number_of_attempt(asked, run_files.ledger.attempts(asked))
+        question = Question(number, prepared.schedule.rounds, STEP, message_of(model.clone()), who)
+        task = prepared.data.task
+        found = evaluate(transport.ask, question, prepared.steps(), gate, run_files, task)
+        tested = [prepared.data.test.part(client) for client in who]
+        with torch.no_grad():
+            parts = [prepared.learner.logits(model, some) for x, _ in tested for some in x.split(1000) if len(some)]
+        weights = [np.full(len(y), 1.0 if prepared.method.unit.record_level else 1 / max(1, len(y))) for _, y in tested]
+        labels = torch.cat([y for _, y in tested]).numpy()
+        true = None
+        if parts:
+            said = task.predict(torch.cat(parts).double()).numpy()
+            true = true_figures(check_task(task), said, labels, np.concatenate(weights))
+        return found.to_dict() | {"true": true}, found.notes()
 
     def _blend(self, transport: HostingTransport, run_files: RunFiles, ending: Ending) -> Blends | None:
         """Let clients blend their models, where the experiment wants that."""

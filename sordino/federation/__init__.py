@@ -3,6 +3,7 @@
 __all__ = [
     "blending",
     "client",
+    "evaluation",
     "execution",
     "message",
     "purity",

@@ -33,7 +33,13 @@ from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import BlankRecords, PrivateRecords, Stack, Units, validation_records
 from sordino.privacy.noise import Covered
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
+from sordino.privacy.sealed import Sealed
+from sordino.tasks import Classification
+from sordino.tasks.histogram import cell_count, cells_of
 
+STEP, HISTOGRAM, MODEL = "evaluation", "histogram", "global"
+"""Name of the step in which test records are counted (`sordino.federation.evaluation`), of what it sends, and of the
+model in its message."""
 STACKS_REMEMBERED = 64
 """Number of stacks of clients of which records, or their lengths, are remembered."""
 NUMBERS_REMEMBERED = 2**22
@@ -148,11 +154,13 @@ class Clients:
         execution: Execution,
         device: str = "cpu",
         compiled: CompiledSum | None = None,
+        evaluation: Mapping[str, Releases] | None = None,
     ) -> None:
+        """`evaluation` has the releases of the step `STEP`, where it is paid for."""
         method, learner = copy.deepcopy(method), learner.copied()
         self.method, self.learner, self.data, self.gate, self.execution = method, learner, data, gate, execution
         self.device = torch.device(device)
-        self.steps: dict[str, Releases] = method.steps()
+        self.steps: dict[str, Releases] = method.steps() | dict(evaluation or {})
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
         self._held_out = method.record_needs().held_out
         self._keeper = keeper_of(learner, data.train) if method.unit.record_level else None
@@ -167,6 +175,8 @@ class Clients:
 
     def answer(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
         """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""
+        if question.step == STEP:
+            return self._evaluate(question)
         public = self._public(question, me)
         before = self._versions(question.message)
         self.gate.source.take_drawn()  # of a question that failed
@@ -198,6 +208,8 @@ class Clients:
 
         At record level what leaves is a function of noisy gradients: the step is run once more, on empty records.
         """
+        if question.step == STEP:
+            return self._evaluate(question, blank=True)
         public, releases = self._public(question, me), due(self.steps[question.step], question.round)
         if self.protects_records:
             nobody = copy.copy(self)
@@ -207,6 +219,47 @@ class Clients:
             widths = {name: release.width(public) or 0 for name, release in releases.items()}
             sent = {name: torch.full((len(public.clients), width), math.nan) for name, width in widths.items()}
         return Outcome(self.gate.passes(releases, sent, question.number, public), {}, None)
+
+    def _evaluate(self, question: Question, blank: bool = False) -> Outcome:
+        """Count the test records of clients in cells, by class and the score that the message's model gives them, and
+        pass the counts through the gate. What they send is noise alone where it is to be `blank`.
+
+        Where records are protected, the network is run for one record at a time: none may move another's score.
+        """
+        task, model = self.learner.task, question.message[MODEL].to(self.device)
+        assert isinstance(task, Classification)
+        self.gate.source.take_drawn()  # of a question that failed
+        parts = []
+        for client in question.clients:
+            rows = torch.full((1, cell_count(task)), math.nan)
+            if not blank:
+                with self.unchanged("evaluation"):
+                    rows = self._cells(task, model, client)
+            value: Any = rows
+            if self.protects_records:
+                value = Sealed(rows, "test", "cells", asked=(question.number, (client,)))
+            elif len(rows):
+                value = rows.mean(dim=0, keepdim=True)
+            else:  # it has none, and contributes nothing but noise
+                value = torch.zeros(1, cell_count(task))
+            public = Public(question.message, [client], {}, self.learner.layout.layers)
+            parts.append(self.gate.passes(self.steps[STEP], {HISTOGRAM: value}, question.number, public))
+        values = torch.cat([one.values[HISTOGRAM] for one in parts])
+        passed = Passed({HISTOGRAM: values}, sum(one.rejected for one in parts), sum(one.bytes for one in parts))
+        return Outcome(passed, {}, None, self._drawn(question, passed))
+
+    def _cells(self, task: Classification, model: Tensor, client: int) -> Tensor:
+        """(records, cells): a one in the cell of each test record of a client."""
+        x, y = (tensor.to(self.device) for tensor in self.data.test.part(client))
+        if not len(y):
+            return torch.zeros(0, cell_count(task))
+        if self._keeper is not None:
+            outputs = self._keeper.logits(model, x)
+        else:
+            outputs = Records(x, y, self.learner, 0).logits(model.contiguous())
+        said = task.predict(outputs.detach().double()).cpu().numpy()
+        cells = torch.from_numpy(cells_of(task, said, y.cpu().numpy()))
+        return torch.nn.functional.one_hot(cells, cell_count(task)).float()
 
     def _public(self, question: Question, me: Mapping[str, Tensor]) -> Public:
         """Copy the public states that bounds depend on, so that a step that changes its memory in place does not move
@@ -227,13 +280,18 @@ class Clients:
 
         return checked
 
+    @property
+    def balanced(self) -> bool:
+        """Whether each class counts the same in local training, where a step sees the records themselves."""
+        return self.method.class_weight == "balanced" and not self.protects_records
+
     def records(self, question: Question, place: int, seed: int, public: Public) -> Records | PrivateRecords:
         """Return what a step sees of the client at `place`: all its records, or at record level noisy gradients
         only."""
         client = question.clients[place]
         if self._keeper is None:
             x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
-            return Records(x, y, self.learner, seed)
+            return Records(x, y, self.learner, seed, balanced=self.balanced)
         units = units_of(self.data.train, client, self.device)
         releases = self.steps[question.step].values()
         exit = batch = None

@@ -115,7 +115,8 @@ class Alone:
         for place, (model, seed) in enumerate(zip(models, seeds, strict=True)):
             _seed_dropout(seed, clients.device)
             x, y = (tensor.to(clients.device) for tensor in records.part(place))
-            found.append(_after(clients, model.contiguous(), Records(x, y, clients.learner, seed), passes))
+            data = Records(x, y, clients.learner, seed, balanced=clients.balanced)
+            found.append(_after(clients, model.contiguous(), data, passes))
         return torch.stack(found)
 
     def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
@@ -153,7 +154,8 @@ class Stacked:
 
         def one(own: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
             mine = Recalled(me, as_one(lambda name: me[name].to(device)))
-            result = step(shared | own, mine, Records(x, y, clients.learner, seed, valid, stacked=True))
+            data = Records(x, y, clients.learner, seed, valid, stacked=True, balanced=clients.balanced)
+            result = step(shared | own, mine, data)
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
         with explaining_vmap(clients, "clients", ONE_BY_ONE):
@@ -212,7 +214,8 @@ class Stacked:
         valid = None if valid is None else valid.to(device)
 
         def one(model: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
-            return _after(clients, model, Records(x, y, clients.learner, seed, valid, stacked=True), passes)
+            data = Records(x, y, clients.learner, seed, valid, stacked=True, balanced=clients.balanced)
+            return _after(clients, model, data, passes)
 
         with explaining_vmap(clients, "clients", ONE_BY_ONE):
             found: Tensor = over_clients(

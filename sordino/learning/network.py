@@ -202,6 +202,8 @@ class Records:
     """One for a record, zero for padding; None when all are records."""
     stacked: bool = False
     """Whether this runs under `vmap` over clients."""
+    balanced: bool = False
+    """Whether each class counts the same in the task's loss, by this client's own frequencies."""
     failure: ClassVar[None] = None
     """Always None: a step that holds the records themselves learns nothing more from a failure on them."""
     _epochs: int = field(default=0, init=False)
@@ -215,6 +217,20 @@ class Records:
     def task(self) -> Task:
         """The task: its loss, output width and checks."""
         return self.learner.task
+
+    @functools.cached_property
+    def _weights(self) -> Tensor:
+        """Weights at which each of the task's groups counts the same here."""
+        return self.task.balance(self.y, self.weight)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The task's loss of each record, as it is trained: weighed where classes are `balanced`."""
+        if not self.balanced:
+            return self.task.losses(outputs, targets)
+        return self.task.weighted_losses(outputs, targets, self._weights)
+
+    def _balanced_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.losses(outputs, batch.y)
 
     @property
     def count(self) -> Tensor:
@@ -247,7 +263,7 @@ class Records:
         """The model after an epoch of plain SGD, `size` records a step at the learning `rate`, for all stacked clients
         at once; None for networks with which that cannot be done."""
         chain = self.learner.chain
-        if chain is None or not isinstance(self.seed, Tensor):  # under `vmap` every client has its own
+        if chain is None or self.balanced or not isinstance(self.seed, Tensor):  # under `vmap` every client has its own
             return None
         self._epochs += 1
         number = self._epochs
@@ -261,7 +277,7 @@ class Records:
     def gradient(self, flat: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
         """The gradient of the batch's mean loss at `flat`; `loss` is the task's unless another is given."""
         take = self.learner.stacked_gradient if self.stacked else self.learner.gradient
-        return take(flat, batch, loss)
+        return take(flat, batch, self._balanced_loss if loss is None and self.balanced else loss)
 
     def fisher(self, flat: Tensor, chunk: int | None = None) -> Tensor:
         """The diagonal of the empirical Fisher information: the mean squared gradient of one record's loss.

@@ -139,7 +139,7 @@ class ACDPpFSD(Clipped):
             else:
                 of_target, of_others = decoupled_losses(logits, opinion, batch.y, self.temperature)
                 distilled = of_target + self.others * of_others  # Eq. 8
-            return (1 - taught) * data.task.losses(logits, batch.y) + taught * distilled
+            return (1 - taught) * data.losses(logits, batch.y) + taught * distilled
 
         return loss
 

@@ -24,7 +24,7 @@ to begin with: 3 % of the budget, without which rare outcomes are learned last.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
-from sordino.method import Federation, Message, NotNegative, Positive, Replies, Result, State
+from sordino.method import ADDED_LATER, Federation, Message, NotNegative, Positive, Replies, Result, State
 from sordino.methods.bases import RecordLevel
 from sordino.parts.sum_thresholds import SumClipping, SumFixed
 from sordino.privacy.budget.record_level_plan import Varied
@@ -62,6 +62,7 @@ class DPFedSGD(RecordLevel):
     title: ClassVar[str] = "distributed DP-SGD: one sum of gradients a round, whose noise clients share, record level"
     paper: ClassVar[str] = "Heikkila et al., 2020 (arXiv 2007.05553)"
     varied: ClassVar[Varied] = "sampling"
+    counts_labels: ClassVar[bool] = True
 
     clip: Positive | None = None  # type: ignore[assignment] # here it depends on the network
     """The threshold C to which each record's gradient is limited. By default 0.15 sqrt(2 (features + 1)) for linear
@@ -87,9 +88,9 @@ class DPFedSGD(RecordLevel):
     counts: Annotated[NotNegative, Field(lt=0.5)] = 0.03
     """Share of the budget (of mu^2) for a noisy count of the labels, which sets the bias of the output layer in the
     first round; 0 to begin with the network's own."""
-    class_weight: Literal["none", "balanced"] = "none"
+    class_weight: str = field(default="none", metadata=ADDED_LATER)
     """Weights of the records in the sum. `balanced`: in proportion to one over the noisy count of their label, so that
-    rare labels count as much as common ones."""
+    rare labels count as much as common ones. Or declared: `1,9` in the order of the classes, or `healthy:1,ill:9`."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         start = self.start or ("zero" if is_linear(fed) else "network")

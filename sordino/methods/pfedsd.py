@@ -71,8 +71,6 @@ class PFedSD(Clipped):
         weight = torch.where(me["participations"] > 0, self.weight * self.temperature**2, 0.0)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
-            return data.task.losses(logits, batch.y) + weight * classic_loss(
-                logits, teacher[batch.index], self.temperature
-            )
+            return data.losses(logits, batch.y) + weight * classic_loss(logits, teacher[batch.index], self.temperature)
 
         return loss

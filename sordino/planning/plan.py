@@ -169,7 +169,13 @@ def _clients_plan(experiment: Experiment, costs: Costs, parameters: int | None) 
         minimum_cohort=noise.minimum_cohort,
         colluders=noise.colluders,
         exposed=any(release.exposes_history() for release in all_releases(costs.declared)),
+        kept=costs.calibration.kept,
     )
+    if costs.evaluation:
+        found.advice.append(
+            f"{experiment.evaluation_share:.0%} of the budget (of mu^2) pays for a histogram of test records, from "
+            "which AUC, accuracy, recall and calibration of the shared model follow, with noise."
+        )
     found.warnings.extend(note for note in costs.notes if note not in found.warnings)
     return found
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
-Pool = Literal["training", "validation"]
-"""Pool of a client's records from which a value was computed. The two are disjoint."""
+Pool = Literal["training", "validation", "test"]
+"""Pool of a client's records from which a value was computed. They are disjoint."""
 Form = Literal["records", "batch", "sum"]
 """Rows of a sealed value: one for each record of its pool, one for each record of the batch that the question draws, or
 one for each client, already summed over that batch."""

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sordino.deploy.site.judging import run_name
 from sordino.deploy.site.ledger import Entry, SiteLedger, row_from
 from sordino.deploy.site.rules import SitePolicy, read_rules
 from sordino.deploy.site.spending import SiteSpending
-from sordino.deploy.site.status import run_name
 from sordino.deploy.site.status import status as status_of
 from sordino.experiment.config import Experiment
 from sordino.methods.bases import SIZES

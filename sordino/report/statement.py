@@ -20,6 +20,8 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import AT_SITES
 from sordino.experiment.hyperparameters import called
+from sordino.federation.client import HISTOGRAM
+from sordino.federation.evaluation import COUNTED
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit, protection
 from sordino.privacy.views import VIEWS, View
@@ -298,5 +300,6 @@ def _release_texts(row: RunRow) -> dict[str, str]:
     """Description of each release of a run's method, by its name; empty where the method is not installed."""
     with contextlib.suppress(UserError):
         method = Experiment.make(row.configuration).build_method()
-        return {name: release.describe() for step in method.steps().values() for name, release in step.items()}
+        texts = {name: release.describe() for step in method.steps().values() for name, release in step.items()}
+        return {HISTOGRAM: COUNTED, **texts}
     return {}

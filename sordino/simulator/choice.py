@@ -219,4 +219,4 @@ def compile_for(method: Method, module: nn.Module, data: FederatedData) -> Compi
     taken, layout = [release for release in releases if isinstance(release, Gradients)], Layout.of(module)
     thresholds = len(layout.layers) if any(release.layered for release in taken) else 1
     thresholds = len(layout.sizes) if any(release.separate for release in taken) else thresholds
-    return compile_sum(module, data.shape, data.task, thresholds)
+    return compile_sum(module, data.shape, data.task.weighed(method.class_weight), thresholds)

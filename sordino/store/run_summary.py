@@ -164,6 +164,10 @@ class Summary:
     """Whether the run was on the clients' own machines."""
     trial_of: str | None = None
     """Name of the data of a trial deployment, whose server and sites were processes of one machine."""
+    evaluation: dict[str, Any] | None = None
+    """Figures of the shared model over all clients' test records, from a noised histogram, where a share of the budget
+    paid for it: `figures` (each with a 95 % interval that holds the noise), `noise` on each of the `cells`, `records`
+    and, in a simulation, the `true` figures."""
     accuracy_noise: float | None = None
     """In a deployment whose sites share accuracies: standard deviation of the noise on them."""
 

@@ -387,8 +387,8 @@ def planned(told: Terms) -> Spent:
     if not any(release.private for release in releases):  # nothing leaves
         return {"unit": unit, "mu": [0.0] * len(VIEWS), "recipes": []}
     noise = told.allowance.of_clients
-    # On real machines a share of the whole budget may be kept for accuracies, beside that of the rounds.
-    protected = math.sqrt(told.turns / (1 - told.calibration.metrics_share)) / noise.multiplier
+    # A share of the whole budget may be kept for accuracies or a histogram, beside that of the rounds.
+    protected = math.sqrt(told.turns / (1 - told.calibration.kept)) / noise.multiplier
     cohort, colluders = noise.met(told.schedule.cohort)
     shares = {view: honest_shares(view, cohort, colluders) for view in VIEWS}
     exposed = any(release.exposes_history() for release in releases)
@@ -409,7 +409,7 @@ def most(told: Terms) -> Spent:
 def to_be_kept(told: Terms, deal: str | None) -> Planned:
     """Plan of a run as the store keeps it from the start; `deal` identifies who holds which record."""
     found, delta = most(told), told.budget.delta
-    epsilon = planned_epsilon(told.allowance, told.turns, delta)
+    epsilon = planned_epsilon(told.allowance, told.turns / (1 - told.calibration.kept), delta)
     if epsilon is None or not _finite(found):
         epsilon = sum_up([found], found["unit"], delta)["epsilon"][told.experiment.protect_from]
     return {**found, "deal": deal, "turns": told.turns, "epsilon": epsilon}

@@ -14,11 +14,14 @@ from torch.nn import functional
 from sordino.errors import UserError
 from sordino.tasks.class_metrics import LOWER_IS_BETTER, METRICS, Judged, metrics_of, no_sums, sums_of
 from sordino.tasks.recalibration import fit_recalibration
-from sordino.tasks.task import Task
+from sordino.tasks.task import UNDECLARED, Task
 
 SMOOTHING = 3.0
 """Records by which each class is counted too many where models are adjusted to a client's classes: few records do not
 rule a class out."""
+
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
+"""Range of the weight of a class."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,17 @@ class Classification(Task):
     def figures(self, sums: np.ndarray) -> np.ndarray:
         return metrics_of(sums, self.positive)
 
+    def weighed(self, class_weight: str) -> Task:
+        if class_weight in UNDECLARED:
+            return self
+        return WeighedClasses(self.names, self.positive, _read_weights(class_weight, self.names))
+
+    def balance(self, targets: Tensor, weight: Tensor) -> Tensor:
+        classes = torch.arange(self.width, device=targets.device)
+        held = ((targets.unsqueeze(1) == classes) * weight.unsqueeze(1)).sum(dim=0)
+        there = (held > 0).to(held.dtype)
+        return there * held.sum() / (there.sum() * held).clamp(min=1)
+
     def group(self, targets: np.ndarray) -> np.ndarray:
         return targets
 
@@ -154,11 +168,55 @@ class Classification(Task):
     def columns(self) -> tuple[str, ...]:
         return tuple(f"probability_{name}" for name in self.names)
 
-    def tell(self, predicted: np.ndarray) -> list[str]:
-        return [self.names[best] for best in predicted.argmax(axis=1)]
+    def tell(self, predicted: np.ndarray, threshold: float | None = None) -> list[str]:
+        return [self.names[best] for best in self.decide(predicted, threshold).tolist()]
+
+    def decide(self, predicted: np.ndarray, threshold: float | None = None) -> np.ndarray:
+        """int64 (records,): the most probable class or, with a threshold, the positive one wherever its probability is
+        at least that, and else the most probable of the others."""
+        if threshold is None or self.positive is None:
+            return np.asarray(predicted.argmax(axis=1))
+        others = predicted.copy()
+        others[:, self.positive] = -1.0
+        return np.where(predicted[:, self.positive] >= threshold, self.positive, others.argmax(axis=1))
 
     def count(self, told: Sequence[str]) -> dict[str, int]:
         return {name: told.count(name) for name in self.names}
+
+
+@dataclass(frozen=True)
+class WeighedClasses(Classification):
+    """Classes whose records' losses are multiplied by public weights in training; in all else the same classes."""
+
+    weights: tuple[float, ...] = ()
+    """Weight of each class."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+        return Classification.losses(outputs, targets) * outputs.new_tensor(self.weights)[targets]
+
+    def slopes(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+        found = Classification.slopes(outputs, targets)
+        found *= outputs.new_tensor(self.weights)[targets].unsqueeze(2)
+        return found
+
+
+def _read_weights(text: str, names: tuple[str, ...]) -> tuple[float, ...]:
+    """Weights of classes as users write them: `1,9` in the order of the classes, or `ill:9,healthy:1`."""
+    example = ",".join(f"{name}:{place + 1}" for place, name in enumerate(names[:3])) + ",..." * (len(names) > 3)
+    wrong = f"class_weight = {text!r} is not understood: write balanced, or a weight for each class, as in {example}"
+    named = [part.rpartition(":")[::2] for part in text.split(",")]
+    try:
+        values = [float(value) for _, value in named]
+    except ValueError as error:
+        raise UserError(f"{wrong}.") from error
+    if not all(LEAST_WEIGHT <= value <= MOST_WEIGHT for value in values):
+        raise UserError(f"class_weight = {text!r}: each weight must lie between {LEAST_WEIGHT:g} and {MOST_WEIGHT:g}.")
+    if len(values) == len(names) and not any(name for name, _ in named):
+        return tuple(values)
+    by_name = {name.strip(): value for (name, _), value in zip(named, values, strict=True)}
+    if set(by_name) != set(names) or len(values) != len(names):
+        raise UserError(f"{wrong}; the classes are {', '.join(names[:10])}{', ...' * (len(names) > 10)}.")
+    return tuple(by_name[name] for name in names)
 
 
 def _smooth(counts: Tensor) -> Tensor:

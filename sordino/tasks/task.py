@@ -16,6 +16,9 @@ from torch import Tensor
 
 from sordino.errors import UserError
 
+UNDECLARED = ("none", "balanced")
+"""Values of a method's `class_weight` that declare no weights."""
+
 
 class Task(ABC):
     """Something to predict for a record, with its loss, metrics, output width and checks."""
@@ -92,6 +95,29 @@ class Task(ABC):
     @abstractmethod
     def right(outputs: Tensor, targets: Tensor) -> Tensor:
         """Whether the prediction for each record is right: (..., records) from outputs (..., records, width)."""
+
+    # Weights of records in training.
+
+    def weighed(self, class_weight: str) -> Task:
+        """The task whose losses and slopes are multiplied by public weights that stand in a method's `class_weight`;
+        the task itself for `none`, and for `balanced`, whose weights follow from records."""
+        if class_weight in UNDECLARED:
+            return self
+        raise UserError(f"class_weight needs classes, but this task ({self.name}) has none: leave it out.")
+
+    def balance(self, targets: Tensor, weight: Tensor) -> Tensor:
+        """(groups,): weights at which each group among one client's records counts the same, one in the mean over the
+        records; for use under `vmap`.
+
+        Args:
+            targets: (records,).
+            weight: (records,), one for a record, zero for padding.
+        """
+        raise UserError(f"class_weight needs classes, but this task ({self.name}) has none: leave it out.")
+
+    def weighted_losses(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """`losses`, each multiplied by the weight of its record's group."""
+        return self.losses(outputs, targets) * weights[targets]
 
     # Metrics.
 
@@ -177,8 +203,9 @@ class Task(ABC):
         """Names of the columns of `predict` in a table of predictions."""
 
     @abstractmethod
-    def tell(self, predicted: np.ndarray) -> list[str]:
-        """The prediction for each record in words, from rows of `predict`."""
+    def tell(self, predicted: np.ndarray, threshold: float | None = None) -> list[str]:
+        """The prediction for each record in words, from rows of `predict`; `threshold` is the probability from which on
+        a class that is looked for is predicted, where it is not the most probable one."""
 
     @abstractmethod
     def count(self, told: Sequence[str]) -> dict[str, int]:

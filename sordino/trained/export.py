@@ -1,8 +1,8 @@
-"""Export of a client's model for other programs: ONNX, a torch program, or safetensors, with a description inside.
+"""Export of a model for other programs: ONNX, a torch program, or safetensors, with a description inside.
 
-The network takes encoded records and gives class probabilities. The description, as JSON, holds the schema,
-the names of the classes and `recipe`: how each input of the network is computed from one cell of a table's row
-(`sordino.data.schema.Feature`).
+It is the server's model, or what a client predicts with. The network takes encoded records and gives class
+probabilities. The description, as JSON, holds the schema, the names of the classes and `recipe`: how each input of the
+network is computed from one cell of a table's row (`sordino.data.schema.Feature`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Probabilities(nn.Module):
         return self.task.predict(self.network(records))
 
 
-def export(models: Models, client: str | int, kind: str, path: Path) -> None:
-    """Write what a client predicts with; a blended model is one network like any other."""
+def export(models: Models, client: str | int | None, kind: str, path: Path) -> None:
+    """Write what a client predicts with, or, where `client` is None, the server's model; a blended model is one network
+    like any other."""
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
     check_installed(kind)
@@ -67,12 +68,15 @@ def check_installed(kind: str) -> None:
         raise UserError('Writing ONNX needs onnx and onnxscript; install them with: pip install "sordino[export]".')
 
 
-def description(models: Models, client: str | int) -> dict[str, Any]:
-    """Description of the network, for JSON."""
+def description(models: Models, client: str | int | None) -> dict[str, Any]:
+    """Description of the network, for JSON; `client` is null in that of the server's model."""
     about = models.about
     schema = about.meaning.schema
     features = {} if schema is None else {"features": schema.features(), "recipe": schema.recipe()}
-    whole = about.document() | {"client": about.clients[about.number(client)], "input": INPUT, "output": OUTPUT}
+    name = None if client is None else about.clients[about.number(client)]
+    whole = about.document() | {"client": name, "input": INPUT, "output": OUTPUT}
+    if client is not None and models.threshold is not None:
+        whole["threshold"] = models.threshold
     return {key: value for key, value in whole.items() if key != "clients"} | features
 
 

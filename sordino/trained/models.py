@@ -184,24 +184,40 @@ class Models:
     """Description of the models."""
     metrics: np.ndarray
     """(clients, metrics) of what each client predicts with, by its number; the columns are the task's `metrics`."""
+    threshold: float | None = None
+    """Operating point of a site's own model: probability from which on it predicts the class that is looked for; None
+    for the most probable class."""
 
     def only_client(self) -> str:
         """Name of the only client of these models; where there are several, one must be named."""
         if len(self.personal) != 1:
-            names = self.about.clients
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            raise UserError(
-                f"There are {len(names)} clients ({', '.join(names[:NAMED])}{more}): name one, as in --client "
-                f"{quote(names[0])}."
-            )
+            raise UserError(f"{self._ask_client()}.")
         return next(iter(self.personal))
+
+    def shared_model(self) -> nn.Module:
+        """The server's model, where it has one for all clients: the one that may be given away, since epsilon covers
+        it."""
+        if len(self.shared) == 1:
+            return self.shared[0]
+        many = f"has {len(self.shared)} models, one for each cluster" if self.shared else "has no model of its own"
+        raise UserError(
+            f"The server of {self.about.run!r} {many}, so there is none for all clients. {self._ask_client()}."
+        )
+
+    def _ask_client(self) -> str:
+        names = self.about.clients
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        listed = f"There are {len(names)} clients ({', '.join(names[:NAMED])}{more})"
+        return f"{listed}: name one, as in --client {quote(names[0])}"
 
     def __repr__(self) -> str:
         served = f", {len(self.shared)} of the server" if self.shared else ""
         return f"<Models of {self.about.run}: {self.about.network}, {len(self.personal)} personal ones{served}>"
 
-    def predictor(self, client: str | int) -> nn.Module:
-        """Predictor of a client; one that never took part takes the server's model."""
+    def predictor(self, client: str | int | None) -> nn.Module:
+        """Predictor of a client, one that never took part takes the server's model; None for the server's own."""
+        if client is None:
+            return self.shared_model()
         if client in self.personal:
             return self.personal[client]
         number = self.about.number(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from torch import nn
 
 from sordino.data.encoding import Encoding
 from sordino.data.formats import read_npz
+from sordino.data.schema import Category, Schema, canonical
 from sordino.data.tables import check_finite, read_table
 from sordino.errors import UserError, refuse, writing
-from sordino.tasks import Task
+from sordino.tasks import Classification, Task
+from sordino.tasks.judgement import Judgement, judge
 from sordino.trained.models import Description, Models
 
 AT_ONCE = 1000
@@ -31,6 +34,8 @@ class NewRecords:
     x: np.ndarray
     usable: np.ndarray
     """bool (records,): whether a record has all values without which the schema drops it."""
+    labels: np.ndarray | None = None
+    """int64 (records,): class of each record where the file says it, -1 where it does not; None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +46,28 @@ class Predictions:
     task: Task
     probabilities: np.ndarray
     """(records, width), as `Task.predict` gives them; `nan` for records that cannot be used."""
+    threshold: float | None = None
+    """Probability from which on the class that is looked for is predicted; None for the most probable class."""
 
     def labels(self) -> list[str]:
         """The prediction for each record in words; nothing for one that cannot be used."""
-        told = self.task.tell(np.nan_to_num(self.probabilities))
+        told = self.task.tell(np.nan_to_num(self.probabilities), self.threshold)
         return [one if there else "" for one, there in zip(told, self.records.usable, strict=True)]
 
     def counts(self) -> dict[str, int]:
         """Number of records with each prediction."""
         return self.task.count(self.labels())
+
+    def judged(self, schema: Schema | None) -> Judgement | None:
+        """Judgement on those records whose class the file says; None where it says none."""
+        labels = self.records.labels
+        if labels is None or not isinstance(self.task, Classification):
+            return None
+        known = self.records.usable & (labels >= 0)
+        if not known.any():
+            return None
+        groups = group_columns(self.records.columns, schema, known)
+        return judge(self.task, self.probabilities[known], labels[known], groups, self.threshold)
 
     def write(self, path: Path) -> None:
         """Write one line per record: its own columns, then `prediction` and the task's `columns`."""
@@ -62,10 +80,10 @@ class Predictions:
                 writer.writerow([*row, label, *("" if math.isnan(one) else f"{one:.6f}" for one in said)])
 
 
-def predict(models: Models, client: str | int, file: Path) -> Predictions:
-    """Predict for the records of a file with a client's model."""
+def predict(models: Models, client: str | int | None, file: Path) -> Predictions:
+    """Predict for the records of a file with a client's model, or, where `client` is None, with the server's."""
     network = models.predictor(client)
-    name = models.about.clients[models.about.number(client)]
+    name = None if client is None else models.about.clients[models.about.number(client)]
     records = read_records(file, models.about, name)
     if not len(records.x):
         raise UserError(f"{file} has no records to predict.")
@@ -73,7 +91,15 @@ def predict(models: Models, client: str | int, file: Path) -> Predictions:
     said = np.full((len(records.x), task.width), np.nan)
     if records.usable.any():
         said[records.usable] = probabilities(task, network, records.x[records.usable])
-    return Predictions(records, task, said)
+    return Predictions(records, task, said, None if client is None else models.threshold)
+
+
+def group_columns(columns: Mapping[str, list[str]], schema: Schema | None, chosen: np.ndarray) -> dict[str, list[str]]:
+    """Values of the chosen records in those columns that the schema declares as categories."""
+    names = [] if schema is None else [name for name, one in schema.inputs().items() if isinstance(one, Category)]
+    return {
+        name: [canonical(columns[name][place]) for place in np.flatnonzero(chosen)] for name in names if name in columns
+    }
 
 
 def probabilities(task: Task, network: nn.Module, x: np.ndarray) -> np.ndarray:
@@ -83,10 +109,11 @@ def probabilities(task: Task, network: nn.Module, x: np.ndarray) -> np.ndarray:
     return torch.cat(parts).numpy()
 
 
-def read_records(file: Path, about: Description, client: str) -> NewRecords:
+def read_records(file: Path, about: Description, client: str | None) -> NewRecords:
     """Read the records of a table, by the schema that the models carry, or of the array `x` of an NPZ file.
 
-    A table is read like the client's own in training, unless its name is that of another client's table.
+    A table is read like the client's own in training, unless its name is that of another client's table; where no
+    client is named, as the schema says for tables of no client in particular.
     """
     if not file.is_file():
         raise UserError(f"There is no file {file} with records to predict on.")
@@ -99,15 +126,19 @@ def read_records(file: Path, about: Description, client: str) -> NewRecords:
             f"The models of {about.run!r} take arrays, not tables: give an NPZ file with x of shape (records, {shape}) "
             "and scaled as in training."
         )
-    like = file.stem if file.stem in about.clients else client
+    like = file.stem if file.stem in about.clients or client is None else client
     written = schema.format_of(like)
-    table = read_table(
-        file, written, f"write it as the file of {like!r} was in training, decimals after {written.decimal!r}"
-    )
+    whose = f"the file of {like!r} was" if like in about.clients else "files were"
+    table = read_table(file, written, f"write it as {whose} in training, decimals after {written.decimal!r}")
     found = Encoding(table, schema, written, "model").result()
     refuse(str(file), found.problems)
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}
-    return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept)
+    labels = None
+    if schema.label_name in columns:
+        places = {canonical(one, schema.label.fold_case): place for place, one in enumerate(schema.label.values)}
+        cells = columns[schema.label_name]
+        labels = np.array([places.get(canonical(cell, schema.label.fold_case), -1) for cell in cells], dtype=np.int64)
+    return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept, labels)
 
 
 def _arrays(file: Path, about: Description) -> NewRecords:
@@ -118,4 +149,8 @@ def _arrays(file: Path, about: Description) -> NewRecords:
     if x.ndim < 2 or math.prod(x.shape[1:]) != math.prod(about.shape):
         raise UserError(f"The file {file} has x of shape {x.shape}, but the models take {about.shape}.")
     numbers = [str(number) for number in range(len(x))]
-    return NewRecords({"record": numbers}, x.reshape(-1, *about.shape), np.ones(len(x), dtype=bool))
+    labels, task = None, about.meaning.task
+    if "y" in arrays and len(arrays["y"].reshape(-1)) == len(x):
+        places = {name: place for place, name in enumerate(task.class_names("The array y"))}
+        labels = np.array([places.get(canonical(str(one)), -1) for one in arrays["y"].reshape(-1).tolist()])
+    return NewRecords({"record": numbers}, x.reshape(-1, *about.shape), np.ones(len(x), dtype=bool), labels)

@@ -54,6 +54,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sampled": {"set": {"sampling": 0.3}},
     "counted": {"set": {"counts": 0.2, "class_weight": "balanced"}},
     "quantile": {"set": {"clipping": "quantile", "counts": 0.0}},
+    "evaluated": {"evaluation_share": 0.2},
+    "balanced": {"set": {"class_weight": "balanced"}},
 }
 SAMPLED = {*FOREMOST, "nbafl", "fedper", "fedaddp", "rpdp-fl", "mr-mtl-record", "dp-fedsgd"}
 """Methods with which every change is tried; unchanged, every method is."""
@@ -99,11 +101,13 @@ def quick() -> Iterator[None]:
     """One network for all, of which nobody trains anything; and FedDPA's published search, which takes half a second,
     in a form that is as much a function of the same figures."""
     task = Classification.numbered(2)
-    network = functools.cache(lambda name, seed: build_network(Experiment(model=name, seed=seed), (FEATURES,), task))
+    network = functools.cache(
+        lambda name, seed, weight: build_network(Experiment(model=name, seed=seed), (FEATURES,), task, weight)
+    )
 
-    def build(experiment: Experiment, shape: tuple[int, ...], task: Task) -> BuiltNetwork:
+    def build(experiment: Experiment, shape: tuple[int, ...], task: Task, class_weight: str) -> BuiltNetwork:
         assert (tuple(shape), task.width) == ((FEATURES,), 2)
-        found: BuiltNetwork = network(experiment.model, experiment.seed)
+        found: BuiltNetwork = network(experiment.model, experiment.seed, class_weight)
         return found
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from federations import QUICK, Federation, federation, kind
+from helpers import command, refused
 from rich.console import Console
 from sklearn.metrics import roc_auc_score
 
 from sordino.deploy.protocol.carrier import Failure, InProcessCarrier
 from sordino.deploy.server.coordinator import start
+from sordino.deploy.site.judging import POINTS
 from sordino.deploy.site.status import models_at, status
 from sordino.deploy.trial import add_accuracies, read_origin, site_names
 from sordino.errors import Stopped, UserError
@@ -28,6 +30,7 @@ from sordino.report.terminal.details import ledger_table, site_report
 from sordino.report.terminal.results import run_report
 from sordino.store.ledger_rows import Account
 from sordino.store.run_summary import Summary
+from sordino.trained.export import description
 
 
 def text_of(shown: Any) -> str:
@@ -76,6 +79,55 @@ def test_a_trial_keeps_the_metrics_of_its_sites(trial: tuple[Federation, Summary
     assert (stored.metrics["auc"].overall, stored.positive) == (None, "1")
     with pytest.raises(ValueError, match="another spending"):
         made.store.resummarize(summary.run, summary.to_dict() | {"spent": {}})
+
+
+def test_a_site_judges_its_models_and_keeps_an_operating_point(
+    trial: tuple[Federation, Summary], clinics: Path, tmp_path: Path
+) -> None:
+    """On its own test records, with intervals; predictions and exports then have the threshold."""
+    made, _ = trial
+    folder = made.folders[0]
+    with np.load(clinics / f"{folder.name}.npz") as file:
+        x, y = file["x_test"], file["y_test"]
+    np.savez(tmp_path / "new.npz", x=x, y=y)
+    try:
+        first = command("site", "report", folder, "--json").document
+        models = models_at(folder)
+        with torch.no_grad():
+            score = models.predictor(models.only_client())(torch.from_numpy(x)).softmax(1)[:, 1].numpy()
+        own = first["own"]
+        assert own["figures"]["auc"]["value"] == pytest.approx(roc_auc_score(y, score))
+        assert own["figures"]["auc"]["low"] < own["figures"]["auc"]["value"] < own["figures"]["auc"]["high"]
+        assert (own["records"], first["operating_point"], own["threshold"]) == (20, None, None)
+        assert first["shared"]["figures"]["auc"] is not None
+        assert status(folder, judged=True)["judgement"] == own
+        shown = command("site", "status", folder).out
+        assert "95 % interval" in shown
+        assert "20 test records" in shown
+
+        told = command("site", "report", folder, "--operating-point=recall=0.95").out
+        assert "was chosen on 20 test records" in told
+        chosen = command("site", "report", folder, "--json").document
+        threshold = chosen["operating_point"]["threshold"]
+        assert chosen["own"]["figures"]["recall"]["value"] >= 0.95
+        assert chosen["shared"]["threshold"] is None
+        out = ("-o", tmp_path / "out.csv", "--json")
+        predicted = command("predict", folder, tmp_path / "new.npz", *out).document
+        assert predicted["threshold"] == threshold
+        assert predicted["predicted"]["1"] == int((score >= threshold).sum())
+        assert predicted["judgement"]["confusion"] == chosen["own"]["confusion"]
+        assert "threshold" not in command("predict", folder, tmp_path / "new.npz", "--shared", *out).document
+        assert description(models_at(folder), models.only_client())["threshold"] == threshold
+        assert command("site", "report", folder, "--operating-point=none", "--json").document["operating_point"] is None
+        assert "recall=0.9" in refused("site", "report", folder, "--operating-point=most")
+    finally:
+        (folder / POINTS).unlink(missing_ok=True)
+
+
+def test_a_site_without_a_model_has_nothing_to_judge(tmp_path: Path) -> None:
+    with federation(tmp_path, 3) as made:
+        assert "has no model yet" in refused("site", "report", made.folders[0])
+        assert status(made.folders[0], judged=True)["judgement"] is None
 
 
 def test_a_site_s_auc_is_that_of_its_predictions(trial: tuple[Federation, Summary], clinics: Path) -> None:

@@ -18,6 +18,7 @@ from sordino.deploy.server import coordinator
 from sordino.deploy.server.coordinator import start
 from sordino.deploy.site.check import check_experiment
 from sordino.deploy.site.data import encode_records, read_records
+from sordino.deploy.site.judging import judge_site
 from sordino.deploy.site.rules import read_rules
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
@@ -96,6 +97,14 @@ def test_tables_are_read_as_they_are_declared(
         assert summary.rounds_done == 1
         assert 7.99 < summary.epsilon["outsider"] <= 8  # type: ignore[operator]
         assert status(tmp_path / "s0")["runs"][0]["personal"] is not None
+        for site in ("s0", "s1", "s2"):  # judged on the records that the run set aside, read anew
+            judged, stored = judge_site(tmp_path / site), status(tmp_path / site)["runs"][0]["metrics"]
+            assert judged.own.records == 8
+            assert np.trace(judged.own.confusion) / 8 == pytest.approx(stored["accuracy"])
+            assert judged.own.figures["auc"] is None
+            assert "too few to judge a model by" in judged.own.notes[0]
+        (tmp_path / "s0" / "records.csv").unlink()
+        assert status(tmp_path / "s0", judged=True)["judgement"] is None
         text = markdown(statement_of(Store(tmp_path / "store"), summary.run))
         assert "digits" not in text
         assert "on the sites' own data, the data of 3 clients: s0, s1, s2." in text

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from helpers import command, otherwise_slow, refused
+from helpers import QUICK_KEYS, command, otherwise_slow, refused
 from safetensors import safe_open
 
 import sordino
@@ -188,6 +188,31 @@ def test_safetensors_hold_the_numbers(models: tuple[Path, Models], tmp_path: Pat
         expected = models[1].personal["north"].state_dict()
         assert set(file.keys()) == set(expected)
         assert all(torch.equal(file.get_tensor(name), expected[name]) for name in expected)
+
+
+def test_without_a_client_the_shared_model_is_exported(models: tuple[Path, Models], tmp_path: Path) -> None:
+    folder, found = models
+    path = tmp_path / "shared.safetensors"
+    given = ("export", found.about.run, "--format=safetensors", "-o", path, "--store", folder / "store")
+    told = command(*given)
+    assert "No epsilon covers it" in told.out  # fedavg has none
+    assert command(*given, "--json").document["client"] is None
+    with safe_open(path, framework="pt") as file:
+        assert json.loads(file.metadata()["sordino"])["client"] is None
+        expected = found.shared[0].state_dict()
+        assert set(file.keys()) == set(expected)
+        assert all(torch.equal(file.get_tensor(name), expected[name]) for name in expected)
+
+
+def test_an_exported_shared_model_says_what_covers_it(tmp_path: Path) -> None:
+    """Epsilon for outsiders; and where a method leaves layers to its clients, that they were never trained."""
+    keys = {**QUICK_KEYS, "rounds": 1, "epsilon": 3.0, "store": tmp_path / "store"}
+    for method, untrained in (("dp-fedavg", False), ("fedper", True)):
+        run = sordino.run(method=method, **keys)["run"]
+        given = ("export", run, "--format=safetensors", "-o", tmp_path / "x", "--store", tmp_path / "store")
+        told = command(*given).out
+        assert "It may be given away: the run's epsilon for outsiders, 3.0" in told
+        assert ("were never trained" in told) == untrained
 
 
 def test_exports_that_cannot_be_made(

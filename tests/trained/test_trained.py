@@ -187,8 +187,34 @@ def test_advice_on_new_records_is_for_those_who_predict(trained: tuple[str, Path
     told = refused("predict", run, tmp_path / "new.csv", "--client=north", "--store", store)
     assert "give numbers, as in training" in told
     assert "--drop" not in told
-    nobody = refused("predict", run, tmp_path / "new.csv", "--store", store)
-    assert nobody == "There are 3 clients (north, south, west): name one, as in --client north."
+    both = refused("predict", run, tmp_path / "new.csv", "--client=north", "--shared", "--store", store)
+    assert both == "Give --client for a client's model or --shared for the server's, not both."
+
+
+def test_without_a_client_the_shared_model_predicts(trained: tuple[str, Path], tmp_path: Path) -> None:
+    """The server's own model, not that of some client, whatever clients made of it."""
+    run, store = trained
+    (tmp_path / "new.csv").write_text("age,ward\n10,a\n90,b\n")
+    out = tmp_path / "out.csv"
+    told = command("predict", run, tmp_path / "new.csv", "-o", out, "--store", store, "--json").document
+    assert told["client"] is None
+    models = load_models(run, store)
+    x = read_records(tmp_path / "new.csv", models.about, None).x
+    with torch.no_grad():
+        wanted = torch.softmax(models.shared[0](torch.from_numpy(x)).double(), dim=1).numpy()
+    with out.open() as stream:
+        found = [[float(row[f"probability_{name}"]) for name in ("no", "yes")] for row in csv.DictReader(stream)]
+    assert np.allclose(found, wanted, atol=1e-6)
+    assert not np.allclose(found, said(models, x.tolist()), atol=1e-3)
+
+
+def test_a_server_without_one_model_for_all_has_none_to_give_away(trained: tuple[str, Path]) -> None:
+    run, store = trained
+    models = load_models(run, store)
+    for shared, why in (([], "has no model of its own"), (models.shared * 2, "has 2 models, one for each cluster")):
+        with pytest.raises(UserError, match=why) as error:
+            replace(models, shared=shared).shared_model()
+        assert str(error.value).endswith("There are 3 clients (north, south, west): name one, as in --client north.")
 
 
 def test_metrics_are_stored_and_shown(trained: tuple[str, Path]) -> None:
@@ -219,6 +245,25 @@ def test_one_class_is_warned_of(tmp_path: Path) -> None:
     assert any("2 of 2 clients' models give all test records one class (a, b)" in note for note in found["notes"])
     assert found["metrics"]["accuracy"] == found["metrics"]["majority"]
     assert found["metrics"]["recall"]["mean"] == 0
+    assert not any("Recall 0" in note for note in found["notes"])  # of two or three records it says nothing
+    (few,) = (note for note in found["notes"] if "say nothing" in note)
+    assert few.startswith("2 of 2 clients have fewer than 5 test records with 'True' or fewer than 5 without (a, b)")
+
+
+def test_recall_zero_is_warned_of_with_what_to_do(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    (tmp_path / "rare").mkdir()
+    for name in ("a", "b"):
+        x = random.normal(size=(120, 2))
+        y = (0.5 * x[:, 0] + random.normal(size=120) > 1.2).astype(int)  # one in seven, hard to tell
+        np.savez(tmp_path / "rare" / f"{name}.npz", x=x[60:], y=y[60:], x_test=x[:60], y_test=y[:60])
+    keys = {"data": str(tmp_path / "rare"), "store": tmp_path / "s", "method": "fedavg", "workers": 1, "rounds": 1}
+    found = sordino.run(**keys, set={"epochs": 8, "rate": 0.3})
+    (note,) = (note for note in found["notes"] if note.startswith("Recall 0: the models of a, b find none of '1'"))
+    assert "--set class_weight=balanced" in note
+    weighed = sordino.run(**keys, set={"epochs": 8, "rate": 0.3, "class_weight": "balanced"})
+    assert weighed["metrics"]["recall"]["mean"] > 0.3
+    assert not any("Recall 0" in note for note in weighed["notes"])
 
 
 def test_arrays_are_predicted_on_too(tmp_path: Path) -> None:

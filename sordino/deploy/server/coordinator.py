@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ from sordino.errors import Stopped, UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import AT_SITES, DEFAULT_STORE
 from sordino.experiment.result import Summary, summarize
-from sordino.federation.client import Question
+from sordino.federation.client import STEP, Question
+from sordino.federation.evaluation import NO_SHARED_MODEL, evaluate, message_of, whom_to_ask
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending
 from sordino.federation.server import Ground, Server
@@ -255,8 +257,10 @@ def _run_to_end(
     ending, names = server.end(), sites.names()
     models = _save_models(run, terms, ending, names, run_files.folder)
     found, deviation = _shared_accuracies(terms, ending, sites, gate, run_files, early)
+    evaluation, told = _evaluation(terms, ending, sites, gate, run_files, early)
+    notes += told
     summary = summarize(run, terms, ending, run_files, names, np.full(terms.schedule.clients, np.nan))
-    summary = replace(summary, deployed=True, trial_of=journal.fact("trial_of"))
+    summary = replace(summary, deployed=True, trial_of=journal.fact("trial_of"), evaluation=evaluation)
     summary = add_disclosed(summary, journal.fact("disclosed"))
     if found:
         summary = replace(summary, accuracy={**summary.accuracy, **found}, accuracy_noise=deviation)
@@ -292,6 +296,24 @@ def _shared_accuracies(
     who = sorted(drawn[: schedule.cohort].tolist())
     question = Question(ending.now.questions, schedule.rounds, accuracies.STEP, told, who)
     return accuracies.collect(sites.ask, question, terms.steps()[accuracies.STEP], gate, run_files)
+
+
+def _evaluation(
+    terms: DeployedTerms, ending: Ending, sites: Sites, gate: Gate, run_files: RunFiles, early: bool
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Figures of the server's model from a noised histogram of all test records, and notes; nothing where it is not
+    paid for, or the run ended `early` because budgets were used up."""
+    if not terms.evaluation or early:
+        return None, []
+    served = ending.served
+    if served is None or len(served.models) != 1:
+        return None, [NO_SHARED_MODEL]
+    # Behind the question for accuracies, where there is one.
+    number = ending.now.questions + bool(terms.experiment.metrics_share)
+    message, who = message_of(served.models[0].clone()), whom_to_ask(terms.schedule, gate)
+    question = Question(number, terms.schedule.rounds, STEP, message, who)
+    found = evaluate(sites.ask, question, terms.steps(), gate, run_files, terms.learner.task)
+    return found.to_dict(), found.notes()
 
 
 def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store, patient: bool) -> None:

@@ -6,6 +6,7 @@ __all__ = [
     "end",
     "enrol",
     "freshness",
+    "judging",
     "ledger",
     "requests",
     "rules",

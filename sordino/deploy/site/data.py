@@ -128,11 +128,7 @@ def encode_records(
     of_whom = terms.experiment.person_rules
     if of_whom is not None and found.persons is None:
         raise RefusedError("data", f"{file.path} has no {PERSON_ARRAY!r} that says whom its records are about")
-    person = None if found.persons is None else number_codes(found.persons, np.zeros(len(y), dtype=np.int64))
-    test = found.test
-    if test is None:
-        units = np.arange(len(y)) if person is None else person
-        test = _choose_test_records(int(units.max(initial=-1)) + 1, rules.test_fraction, secret)[units]
+    test, person = tested(found, rules, secret), _numbers(found)
     if test.all():
         raise RefusedError("data", f"{file.path} has no training records")
     many = terms.schedule.clients
@@ -177,6 +173,20 @@ def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, t
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
     return torch.from_numpy(x), torch.from_numpy(number_labels([file], terms.labels))
+
+
+def tested(found: ClientFile, rules: Rules, secret: bytes) -> np.ndarray:
+    """Mask of the test records among a site's records: its own choice, or one by its `secret`."""
+    if found.test is not None:
+        return found.test
+    person = _numbers(found)
+    units = np.arange(len(found.labels)) if person is None else person
+    return _choose_test_records(int(units.max(initial=-1)) + 1, rules.test_fraction, secret)[units]
+
+
+def _numbers(found: ClientFile) -> np.ndarray | None:
+    """Number of the person of each of a site's records; None where the file does not say who that is."""
+    return None if found.persons is None else number_codes(found.persons, np.zeros(len(found.labels), dtype=np.int64))
 
 
 def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.ndarray:

@@ -29,7 +29,7 @@ from sordino.deploy.site.requests import ReceivedQuestion
 from sordino.deploy.site.rules import RefusedError, SitePolicy
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
-from sordino.federation.client import Clients, Outcome, Question
+from sordino.federation.client import MODEL, STEP, Clients, Outcome, Question
 from sordino.federation.execution import EXECUTIONS
 from sordino.federation.message import Each
 from sordino.learning.metrics import sums_on_test_records
@@ -165,7 +165,9 @@ class Session:
         """
         allowance = terms.at_site(number, int(data.train.units[number]))
         gate = Gate(allowance, noise_source(terms, secret), MECHANISMS["integers"])
-        clients = Clients(terms.method, terms.learner, data, gate, EXECUTIONS["one-by-one"])
+        clients = Clients(
+            terms.method, terms.learner, data, gate, EXECUTIONS["one-by-one"], evaluation=terms.evaluation
+        )
         blank = terms.method.memory(terms.initial) | {"participations": torch.zeros(())}
         return cls(run, terms, number, key, clients, blank)
 
@@ -182,11 +184,13 @@ class Session:
     def check_question(self, question: ReceivedQuestion, policy: SitePolicy) -> tuple[Releases, Public]:
         """Releases of a question and the public values that bound them; a question outside the rules is refused."""
         terms, steps = self.terms, self.terms.steps()
-        behind = question.step == accuracies.STEP
+        behind = question.step in (accuracies.STEP, STEP)
         if question.step not in steps or (question.id.round >= terms.schedule.rounds) != behind:
             raise RefusedError("message", "the experiment has no such step or round")
         releases = due(steps[question.step], question.id.round)
         public = Public(question.message, [self.number], {}, terms.learner.layout.layers)
+        if question.step == STEP and not isinstance(question.message.get(MODEL), Tensor):
+            raise RefusedError("message", "test records are counted by the scores of a model, and it has none")
         if terms.is_summed(releases) and any(isinstance(value, Each) for value in question.message.values()):
             raise RefusedError("bounds", "answers are summed, so all sites must get the same question")
         policy.check_question(terms, releases, public, self.gate)
@@ -287,6 +291,8 @@ class Session:
         round = question.id.round
         last = round == self.terms.schedule.rounds - 1
         models = (outcome.kept.get("model"), outcome.start) if outcome.kept else (question.message.get("global"), None)
+        if round >= self.terms.schedule.rounds:  # nothing was trained
+            return None
         is_due = last or (round + 1) % self.terms.experiment.evaluate_every == 0
         if not is_due or (not outcome.kept and models[0] is None):
             return None

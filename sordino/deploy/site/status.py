@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sordino.deploy.protocol import keys
 from sordino.deploy.protocol.roster import fingerprint
+from sordino.deploy.site.judging import judge_site, run_name, stored_models, stored_point
 from sordino.deploy.site.ledger import SiteLedger, last_noted
 from sordino.deploy.site.rules import read_rules
 from sordino.deploy.site.session import MISMATCH
@@ -18,13 +20,15 @@ from sordino.deploy.site.witness import Witness, WitnessError
 from sordino.errors import UserError
 from sordino.privacy.unit import protection
 from sordino.privacy.views import VIEWS
-from sordino.trained.models import Models, metrics_in, models_in
+from sordino.trained.models import Models, metrics_in
 from sordino.util.files import KeptFile
 from sordino.util.package import package_hash
 
 
-def status(folder: Path) -> dict[str, Any]:
-    """Status of the site in `folder`, as `sordino site status` shows it; `runs` has one table for each run.
+def status(folder: Path, judged: bool = False) -> dict[str, Any]:
+    """Status of the site in `folder`, as `sordino site status` shows it; `runs` has one table for each run. Where it is
+    to be `judged`, `judgement` is that of the site's model on its test records, with intervals; None where it cannot be
+    made, since there is no model, or the site's file is not there.
 
     Nothing is written, and the site may be open in another process. Where the ledger does not agree with its witness,
     `unwitnessed` says why, and no epsilon is stated: the folder may not know everything that left.
@@ -58,6 +62,7 @@ def status(folder: Path) -> dict[str, Any]:
         "rules_changed": last_noted(entries, "rules") not in (None, rules_now),
         "rules_changes": max(0, sum("rules" in entry.content for entry in entries) - 1),
         "runs": runs,
+        "judgement": _judgement(folder) if judged else None,
         "package": package_hash(),
         "ledger": {"rows": head.position, "head": head.link.hex()},
     }
@@ -73,18 +78,17 @@ def _find_doubt(witness: Witness, ledger: SiteLedger) -> str | None:
 
 
 def models_at(folder: Path) -> Models:
-    """Models that the site in `folder` predicts with: those of the last run that is over."""
-    with SiteLedger(folder) as ledger:
-        runs = [run for run in ledger.runs() if run["model"] is not None]
-    if not runs:
-        raise UserError(f"The site in {folder} has no model yet: it gets one when a run that it takes part in is over.")
-    file = KeptFile(runs[-1]["model"], runs[-1]["digest_of_model"])
-    return models_in(file.check(folder, "The site's model"), run_name(runs[-1]["run"]))
+    """Models that the site in `folder` predicts with, at its operating point: those of the last run that is over."""
+    stored = stored_models(folder)
+    point = stored_point(folder, stored.digest)
+    return stored.models if point is None else replace(stored.models, threshold=point.threshold)
 
 
-def run_name(run: str) -> str:
-    """Name of a run at the server: `run` without the random part behind the space."""
-    return "".join(one if one.isprintable() else "?" for one in run.rpartition(" ")[0] or run)
+def _judgement(folder: Path) -> dict[str, Any] | None:
+    try:
+        return judge_site(folder).own.to_dict()
+    except UserError:
+        return None
 
 
 def _run_status(folder: Path, ledger: SiteLedger, run: Mapping[str, Any]) -> dict[str, Any]:

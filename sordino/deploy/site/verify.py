@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sordino.deploy.protocol import keys
+from sordino.deploy.site.judging import run_name
 from sordino.deploy.site.ledger import Entry, SiteLedger, last_noted, row_from
 from sordino.deploy.site.rules import SitePolicy, read_rules
 from sordino.deploy.site.spending import ROUNDING, SiteSpending
-from sordino.deploy.site.status import run_name
 from sordino.deploy.site.witness import Witness, WitnessError
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.unit import Unit

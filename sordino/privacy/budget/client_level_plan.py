@@ -73,7 +73,7 @@ def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
     return math.sqrt(releases) / mu_of(epsilon, delta)
 
 
-def planned_epsilon(allowance: Allowance, turns: int, delta: float) -> float | None:
+def planned_epsilon(allowance: Allowance, turns: float, delta: float) -> float | None:
     """Epsilon of the protected observer if every client takes all of its turns; None where nothing is noised, or where
     nobody's budget ends the run.
 
@@ -109,6 +109,7 @@ def plan(
     minimum_cohort: int | None = None,
     colluders: int = 0,
     exposed: bool = False,
+    kept: float = 0.0,
 ) -> Plan:
     """Plan `rounds` rounds with `clients` clients: their cost at a noise multiplier, or the multiplier for a budget.
 
@@ -116,6 +117,7 @@ def plan(
     fraction of clients in each round; clients take turns, so each pays for about that fraction of the rounds.
     `parameters` is how many parameters would be shared, for the advice. Noise is shared out over the `minimum_cohort`,
     by default all who are asked, less `colluders` who tell theirs; `exposed` says that single messages become known.
+    `kept` is the share of mu^2 that is kept for what is asked behind the last round.
     """
     schedule = Schedule.of(rounds, clients, participation)
     if (epsilon is None) == (noise_multiplier is None):
@@ -125,10 +127,10 @@ def plan(
     cohort, releases = schedule.cohort, schedule.turns
     if noise_multiplier is None:
         assert epsilon is not None
-        noise_multiplier = multiplier_for(epsilon, delta, releases)
+        noise_multiplier = multiplier_for(epsilon, delta, releases) / math.sqrt(1 - kept)
     if not noise_multiplier > 0:
         raise UserError(f"The noise multiplier is {noise_multiplier:g}, but must be above 0.")
-    protected = math.sqrt(releases) / noise_multiplier
+    protected = math.sqrt(releases / (1 - kept)) / noise_multiplier
     planned = honest_shares(protect_from, minimum_cohort or cohort, colluders)
     shares = {view: honest_shares("server" if exposed else view, cohort, colluders) for view in VIEWS}
     mu = {view: protected * math.sqrt(planned / shares[view]) for view in VIEWS}

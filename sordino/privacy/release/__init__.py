@@ -26,13 +26,14 @@ from sordino.privacy.release.of_records import (
     Unprotected,
     without_privacy,
 )
-from sordino.privacy.release.of_sums import GradientSum, RecordSum
+from sordino.privacy.release.of_sums import CellCounts, GradientSum, RecordSum
 
 __all__ = [
     "PROMISED",
     "Average",
     "Bare",
     "Bounded",
+    "CellCounts",
     "Charge",
     "Cover",
     "Derived",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -244,3 +244,25 @@ class RecordSum(SumOverRecords):
             return shared.of_message(self.share)
         alone = float(allowance.of_records.sum_multipliers[0])
         return alone / math.sqrt(self.share) / math.sqrt(shared.guaranteed)
+
+
+@dataclass(frozen=True)
+class CellCounts(RecordSum):
+    """The number of test records of all clients in each of `entries` cells, into one of which each record falls; record
+    level, once.
+
+    What is handed over are sealed rows, one for each test record, of length one at most. Test records are charged as
+    training records are, and what both pay is composed: a record that is tested on at one client may be trained on at
+    another. `Replies.mean` returns the sum itself.
+    """
+
+    pool: ClassVar[Pool] = "test"
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        return replace(super().charge(allowance, public), pool="training")
+
+    def weight(self, allowance: Allowance, public: Public) -> float:
+        return float(len(public.clients))
+
+    def describe(self) -> str:
+        return f"counts of all clients' test records in {self.entries} cells, one each, shared Gaussian noise"

@@ -19,7 +19,7 @@ from sordino.privacy.budget.client_level_plan import Plan
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit
 from sordino.report.terminal.columns import Column, Fitting
-from sordino.report.terminal.metrics import own_metrics
+from sordino.report.terminal.metrics import judged_table, own_metrics
 from sordino.report.terminal.results import epsilon_text, views_table
 from sordino.report.wording import bound_words, neighbour_words, observer_of_figures, percent
 from sordino.store.ledger_rows import Account
@@ -226,7 +226,11 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(MISFITS, style="red"))
     parts += ["", _runs(status["runs"]) if status["runs"] else Text("This site has not taken part in a run yet.")]
     measured = [run for run in status["runs"] if run["metrics"] is not None]
-    parts += [own_metrics(run["metrics"], run["positive"]) for run in measured[-1:]]
+    judged = status.get("judgement")
+    if judged is not None:
+        parts += [judged_table({"own": judged}), *(Text(note, style="yellow") for note in judged["notes"])]
+    else:
+        parts += [own_metrics(run["metrics"], run["positive"]) for run in measured[-1:]]
     parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
     ledger = status["ledger"]
     parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.store.run_summary import Metric
+
+if TYPE_CHECKING:  # what sites need may not be installed
+    from sordino.deploy.site.judging import SiteJudgement
 
 PERCENTS = {
     "accuracy": "accuracy",
@@ -54,6 +59,108 @@ def own_metrics(metrics: Mapping[str, float | None], positive: str | None) -> Ta
         if metrics[name] is not None:
             table.add_row(words + (f" of {positive!r}" if name == "recall" else ""), _figure(name, metrics[name]))
     return table
+
+
+JUDGED = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "recall": "recall of {positive!r}",
+    "precision": "precision of {positive!r}",
+    "specificity": "others that are left alone",
+    "calibration": "probability of {positive!r} too high by",
+    "calibration_error": "calibration error (low is good)",
+    "log_loss": "log loss (low is good)",
+}
+IN_PERCENT = ("accuracy", "recall", "precision", "specificity", "calibration")
+
+
+def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this site's own test records") -> Table:
+    """Table of judgements, documents of `sordino.tasks.judgement.Judgement`, each under the name of its model: figures
+    with 95 % intervals, one column for each model."""
+    heads = ("", "95 % interval")
+    table = Table(over, *(head or name for name in models for head in heads), box=None, padding=(0, 2, 0, 0))
+    for place in range(1, 2 * len(models) + 1):
+        table.columns[place].justify = "right"
+    first = next(iter(models.values()))
+    for name, words in JUDGED.items():
+        found = [one["figures"][name] for one in models.values()]
+        if "{positive" in words and first["positive"] is None:
+            continue
+        cells = [cell for one in found for cell in _with_interval(name, one)]
+        table.add_row(words.format(positive=first["positive"]), *cells)
+    return table
+
+
+def _with_interval(name: str, figure: Mapping[str, float] | None) -> tuple[str, str]:
+    if figure is None:
+        return "too few", ""
+    form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
+    return form.format(figure["value"]), f"{form.format(figure['low'])} to {form.format(figure['high'])}"
+
+
+EVALUATED = {"accuracy": "accuracy", "auc": "AUC", "recall": "recall", "calibration": "probability too high by"}
+
+
+def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table:
+    """Table of the figures that a share of the budget paid for, each with its interval, and in a simulation with the
+    true one."""
+    true, over = (
+        evaluation.get("true"),
+        "all test records" if over_records else "clients, each counting as one",
+    )
+    heads = ("with noise", "95 % interval", *(("true",) if true else ()))
+    table = Table(f"shared model, over {over}", *heads, box=None, padding=(0, 2, 0, 0))
+    for place in range(1, len(heads) + 1):
+        table.columns[place].justify = "right"
+    for name, words in EVALUATED.items():
+        if name not in evaluation["figures"]:
+            continue
+        figure, beside = evaluation["figures"][name], []
+        if true:
+            known = true.get(name)
+            form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
+            beside = [terminal_text("–") if known is None else form.format(known)]
+        cells = ("drowned", "") if figure is None else _with_interval(name, figure)
+        table.add_row(words, *cells, *beside)
+    return table
+
+
+def confusion_table(judgement: Mapping[str, Any]) -> Table:
+    """Table of how many records of each class are given each class."""
+    names = list(judgement["classes"])
+    table = Table("predicted:", *names, box=None, padding=(0, 2, 0, 0))
+    for place in range(1, len(names) + 1):
+        table.columns[place].justify = "right"
+    for name, row in zip(names, judgement["confusion"], strict=True):
+        table.add_row(name, *map(str, row))
+    return table
+
+
+def judgement_report(found: SiteJudgement) -> RenderableType:
+    """Report on how well a site's models do on its own test records."""
+    own = found.own.to_dict()
+    models = {"own": own} | ({} if found.shared is None else {"shared": found.shared.to_dict()})
+    rare = "" if found.own.positive is None else f", {found.own.classes[found.own.positive]} {found.own.positive!r}"
+    head = Text(f"{found.site}, run {found.run}: {found.own.records} test records{rare}", style="bold")
+    parts: list[RenderableType] = [head, "", judged_table(models), "", confusion_table(own)]
+    if found.own.threshold is not None:
+        parts.append(Text(f"{found.own.positive!r} is predicted from a probability of {found.own.threshold:.3f} on."))
+    worst = found.own.worst
+    if worst is not None:
+        about = [
+            ("AUC", worst.auc, "{:.3f}"),
+            ("accuracy", worst.accuracy, "{:.1%}"),
+            ("recall", worst.recall, "{:.1%}"),
+        ]
+        told = [
+            f"{name} {form.format(one.value)} ({form.format(one.low)} to {form.format(one.high)})"
+            for name, one, form in about
+            if one is not None
+        ]
+        parts += ["", Text(f"Worst group: {worst.name}, {worst.records} records: {', '.join(told)}")]
+    parts += [Text(note, style="yellow") for note in found.own.notes]
+    parts.append(Text("None of this leaves the site.", style="dim"))
+    return Group(*parts)
 
 
 def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:

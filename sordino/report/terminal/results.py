@@ -12,7 +12,7 @@ from rich.text import Text
 from sordino.privacy.unit import Unit
 from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
-from sordino.report.terminal.metrics import metrics_table
+from sordino.report.terminal.metrics import evaluation_table, metrics_table
 from sordino.report.wording import (
     UNPROTECTED,
     accuracy_source,
@@ -93,6 +93,8 @@ def run_report(summary: Summary, store: str) -> RenderableType:
     beside: list[RenderableType] = []
     if summary.metrics and any(metric.clients for metric in summary.metrics.values()):
         beside += [metrics_table(summary.metrics, summary.positive), ""]
+    if summary.evaluation is not None:
+        beside += [evaluation_table(summary.evaluation, summary.unit.record_level), ""]
     beside += [] if summary.mixture is None else [*_mixture_parts(summary.mixture), ""]
     head = (
         f"{summary.run}: {summary.called} ({_mode(summary)}), {summary.rounds} rounds, "
