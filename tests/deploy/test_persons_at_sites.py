@@ -146,3 +146,11 @@ def test_persons_are_part_of_what_everybody_agrees_on() -> None:
     assert (
         Experiment.make(terms(max_sites_per_person=2).carried()).person_rules == terms(max_sites_per_person=2).persons
     )
+
+
+def test_a_site_reserves_what_a_person_of_several_sites_may_pay() -> None:
+    alone, twice = terms(), terms(max_sites_per_person=2)
+    for one in (alone, twice):
+        assert one.reserved(0)["outsider"] == pytest.approx(4.0, rel=2e-3)
+    gaps = [one.calibration.gap_of_sums("outsider").coordinates for one in (alone, twice)]
+    assert gaps[1] == 2 * gaps[0] > 0

@@ -96,7 +96,7 @@ def test_a_row_as_a_document() -> None:
     document = row.to_dict()
     assert list(document) == [
         *("method", "at", "variant", "unit", "seeds", "accuracy", "against_local", "epsilon", "delta", "not_covered"),
-        *("notes", "seconds", "runs", "by_seed", "curves"),
+        *("notes", "seconds", "runs", "by_seed", "curves", "auc"),
     ]
     assert document["accuracy"]["personal"] == {"mean": 0.75, "spread": 0.02}
     assert document["by_seed"][0] == {"seed": 0, "run": "x-1", **by_seed[0].accuracy}

@@ -39,9 +39,12 @@ from sordino.privacy.accounting.sampled_gaussian import (
 from sordino.privacy.budget.record_level_plan import RecordNeeds, plan_records
 from sordino.privacy.gate import DrawnBatch
 from sordino.privacy.gradients import BlankRecords, PrivateRecords, Units
+from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.noise import Seeded
+from sordino.privacy.release import Charge
 from sordino.privacy.sealed import open_sealed
 from sordino.privacy.unit import Unit
+from sordino.privacy.views import VIEWS
 from sordino.store.ledger_rows import ledger_of
 from sordino.store.spending import over_runs, spending_of_ledger, sum_up
 from sordino.store.store import Store
@@ -228,6 +231,24 @@ def test_noise_is_planned_for_all_sites_together(rate: float) -> None:
     fitting = record_rate(1.0, DELTA, multiplier, 20, 1.0, sites=3)
     assert sites_epsilon((((fitting, multiplier, 20),),), 3, DELTA) <= 1.0
     assert affordable_turns(1.0, DELTA, (rate, multiplier, 1), 40, sites=3) in (20, 21)
+
+
+def charged(sites: int, **more: Any) -> Ledger:
+    """The ledger of one sum of gradients."""
+    charge = replace(Charge.of_records("training", [(1.0, 2.0, 1)]), **more)
+    return Ledger(2, Unit.PERSON, [Row.of((0, 0, "local", "gradient"), [0], charge)], sites)
+
+
+def test_whole_numbers_of_all_sites_count() -> None:
+    alone, twice = charged(1, entries=1000), charged(2, entries=1000)
+    for view in VIEWS:
+        assert [gap.coordinates for gap in twice._gaps(view)] == [2 * gap.coordinates for gap in alone._gaps(view)]
+
+
+def test_a_promise_at_one_site_is_none_at_several() -> None:
+    row = Row.of((0, 0, "local", "plan"), [0], Charge.promised([(2.0, DELTA / 2)]))
+    assert Ledger(2, Unit.PERSON, [row]).epsilon(DELTA)["server"] == pytest.approx(2.0)
+    assert Ledger(2, Unit.PERSON, [row], sites=2).epsilon(DELTA)["server"] == math.inf
 
 
 # Runs.

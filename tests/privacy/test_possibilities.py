@@ -34,7 +34,7 @@ def one_by_one(runs: tuple[Run, ...], delta: float = DELTA) -> float:
 
 
 def test_infinite_losses_count_at_every_epsilon() -> None:
-    found = across_runs._upper(Losses(np.ones(1), np.array([0.25]), 0.5), np.array([0.0, 2.0]))
+    found = across_runs.upper_deltas(Losses(np.ones(1), np.array([0.25]), 0.5), np.array([0.0, 2.0]))
     assert found[0] >= 0.5 + 0.25 * -math.expm1(-1)
     assert found[1] >= 0.5
 
