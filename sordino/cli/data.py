@@ -19,6 +19,7 @@ from sordino.cli.options import (
     Drop,
     Json,
     Keys,
+    Person,
     ProtectFrom,
     StoreFolder,
     experiment_from,
@@ -169,6 +170,7 @@ def schema(
             help="Numbers that stand for a missing value in a column: chol=0,age=999. [default: none]",
         ),
     ] = None,
+    person: Person = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the schema goes.")] = Path("schema.toml"),
     as_json: Json = False,
 ) -> None:
@@ -178,8 +180,9 @@ def schema(
     from sordino.errors import UserError, writing
     from sordino.util.files import read_file, write_whole
 
-    wishes = {"drop": parts(drop) or (), "categorical": parts(categorical) or ()}
-    made = draft(folder, label, positive, **wishes, bins=_bounds(bins), missing_codes=_codes(missing_code))
+    wishes: dict[str, Any] = {"drop": parts(drop) or (), "categorical": parts(categorical) or ()}
+    wishes |= {"bins": _bounds(bins), "missing_codes": _codes(missing_code), "person": person}
+    made = draft(folder, label, positive, **wishes)
     with writing(output):
         if output.is_file() and read_file(output) != made.text.encode():
             raise UserError(f"{output} is there and may hold your answers: name another file with -o, or delete it.")
@@ -193,7 +196,9 @@ def schema(
         typer.echo(f"- {question}")
     typer.echo("What is told of the records here was counted in them, and no epsilon covers it: keep it to yourself.")
     typer.echo("Check it: enter ranges and values that are public knowledge, and mark these columns public = true.")
-    typer.echo(f"Then: sordino run --data {quote(str(folder))} --schema {quote(str(output))}{_level(made.files)}")
+    typer.echo(
+        f"Then: sordino run --data {quote(str(folder))} --schema {quote(str(output))}{_level(made.files, person is not None)}"
+    )
 
 
 @data_commands.command()
@@ -264,7 +269,7 @@ def normalise(
     typer.echo(f"The noise on each mean has a standard deviation of {found.noise:.2g} half ranges.")
     held = f": {', '.join(found.at_least)} would have less" if found.at_least else ""
     typer.echo(f"No deviation is set below {found.least:.2g} half ranges, which may be noise{held}.")
-    typer.echo(f"The run {cost.run} cost each record, and later runs on the same people add to it:")
+    typer.echo(f"The run {cost.run} cost each {cost.unit}, and later runs on the same people add to it:")
     Console(markup=False).print(*privacy_parts(cost), sep="\n", highlight=False)
     if budget is not None and found.left is None:
         typer.echo(
@@ -320,6 +325,6 @@ def _summing(folder: Path, schema: Schema) -> str:
     return "" if chosen.method == wanted else f" --method {wanted}"
 
 
-def _level(clients: int) -> str:
-    """Comment on a run with so few clients, which protects single records by default."""
-    return "  # protects single records" if clients <= FEW_SITES else ""
+def _level(clients: int, persons: bool) -> str:
+    """Comment on a run with so few clients, which protects single records, or persons, by default."""
+    return f"  # protects {'persons' if persons else 'single records'}" if clients <= FEW_SITES else ""

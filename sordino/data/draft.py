@@ -65,6 +65,17 @@ FEW_TEXTS = 0.2
 OFTEN_MISSING = 0.05
 """From this share on, that a value is missing may mean something."""
 NAMES_OF_IDS = re.compile(r"(^|[_\s.-])(id|ids|uuid|mrn|ssn|nr|no|number|name|email|key)$", re.IGNORECASE)
+NAMES_OF_PERSONS = re.compile(
+    r"(^|[_\s.-])(patient|person|subject|participant|member|customer|user|insured|mrn|ssn|pid)s?"
+    r"([_\s.-]*(id|nr|no|number|code|key))?$",
+    re.IGNORECASE,
+)
+CODE = re.compile(r"^[^\W\d]{0,5}[-_ ]?\d+$")
+"""A code of a person or a thing: a few letters, and a number."""
+FEWEST_PERSONS = 5
+"""Fewest different codes, at the site with most, that may name persons."""
+MOST_ROWS = 20
+"""Most rows that a person has in the mean, where codes may name persons."""
 DATE = re.compile(r"^(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?$")
 DECIMAL_COMMA = re.compile(r"^[+-]?\d+,\d+$")
 
@@ -106,6 +117,8 @@ class Wishes:
     """Bounds between the classes of a label that is a number."""
     missing_codes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Numbers that stand for missing values, by column."""
+    person: str | None = None
+    """The column with codes of persons."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +147,10 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         folder: one CSV or Parquet file per client; arrays are passed over.
         label: name of the label column.
         positive: the label that is looked for; None for the rarer of two.
-        wishes: further fields of `Wishes`: drop, categorical, bins, missing_codes.
+        wishes: further fields of `Wishes`: drop, categorical, bins, missing_codes, person.
     """
     wanted = Wishes(label, positive, **wishes)
-    drop = wanted.drop
+    drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
     if any(abs(code) > LARGEST_NUMBER for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
         raise UserError(f"Bounds and codes may be up to {LARGEST_NUMBER:g}, up or down: give smaller ones.")
     paths, notes = client_paths(folder)
@@ -164,7 +177,7 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
     refuse(str(folder), problems)
     usual = Counter(written.values()).most_common(1)[0][0]
     guesses = {
-        name: _Guess(Identifier(), "dropped, as you said")
+        name: _Guess(Identifier(), "whom a row is about" if name == wanted.person else "dropped, as you said")
         if name in drop
         else _guess(_cells(name, tables, wanted), wanted)
         for name in names
@@ -183,6 +196,7 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         **usual.model_dump(),
         files={name: one for name, one in written.items() if one != usual},
         columns={name: guess.column for name, guess in guesses.items()},
+        person=wanted.person,
     )
     questions = [*notes, *_odd_formats(schema), *merge({name: guess.questions for name, guess in guesses.items()})]
     return Draft(schema, questions, _text(schema, guesses, folder, len(tables)), len(tables))
@@ -244,6 +258,9 @@ def _cells(name: str, tables: Sequence[Table], wanted: Wishes) -> _Cells:
 
 
 def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
+    if cells.name != wanted.label and cells.name not in wanted.categorical and _names_persons(cells):
+        seen = f"{len(set(cells.texts()))} different codes, {cells.missing:.1%} missing"
+        return _Guess(Identifier(), seen, (_ask_of_persons(cells.name),))
     if cells.name == wanted.label:
         return _binned_label(cells, wanted) if wanted.bins else _label(cells, wanted)
     categorical = cells.name in wanted.categorical
@@ -266,6 +283,29 @@ def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
             "missing_cells."
         )
     return _category(cells, categorical)
+
+
+def _names_persons(cells: _Cells) -> bool:
+    """Whether a column seems to say whom a row is about: many codes, some of which come again at one site.
+
+    Whole numbers are taken for codes where the column is called like one; letters with a number, always.
+    """
+    texts = cells.texts()
+    by_name = NAMES_OF_PERSONS.search(cells.name) or NAMES_OF_IDS.search(cells.name)
+    lettered = all(CODE.match(text) and not text[0].isdigit() for text in texts)
+    if not texts or not (lettered or (by_name and all(CODE.match(text) for text in texts))):
+        return False
+    different = {site: len(set(mine)) for site, mine in cells.there.items() if mine}
+    many = all(MOST_ROWS * count >= len(cells.there[site]) for site, count in different.items())
+    return many and max(different.values()) >= FEWEST_PERSONS and sum(different.values()) < len(texts)
+
+
+def _ask_of_persons(name: str) -> Question:
+    return Question(
+        f"codes that come again: do they say whom a row is about? Then write person = {toml_value(name)} above the "
+        f"columns (`sordino data schema` with --person {shlex.quote(name)} does it): all rows of a person are then "
+        "protected together. Dropped."
+    )
 
 
 def _numbers(there: Mapping[str, Sequence[str]]) -> dict[str, list[float]] | None:
@@ -462,6 +502,10 @@ EXPLANATION = (
 )
 
 
+PERSON_KEYS = ("person", "max_rows_per_person", "max_sites_per_person")
+"""Keys of a schema on persons, which are written where they are given."""
+
+
 def toml(schema: Schema, head: Sequence[str], comments: Mapping[str, Sequence[str]]) -> str:
     """A schema as it is written, with lines of comment before all of it and after the names of columns."""
     lines = [
@@ -469,6 +513,7 @@ def toml(schema: Schema, head: Sequence[str], comments: Mapping[str, Sequence[st
         "",
         *_assignments(schema, ("delimiter", "encoding", "decimal")),
         f"missing_cells = {toml_value(list(schema.missing_cells))}",
+        *_assignments(schema, [key for key in PERSON_KEYS if getattr(schema, key) is not None]),
     ]
     for name, one in schema.files.items():
         lines += ["", f"[files.{toml_key(name)}]", *_assignments(one, ("delimiter", "encoding", "decimal"))]

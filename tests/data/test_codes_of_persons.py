@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.data import federate, load
+from sordino.data.draft import draft
 from sordino.data.own import Reading
 from sordino.data.persons import collect, draw_rows, number_codes
 from sordino.data.schema import PersonRules, Schema
@@ -162,3 +163,44 @@ def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load(str(folder), how=Reading(label="sick", person=PersonRules("patent")))
     with pytest.raises(UserError, match="'sick' is the label"):
         load(str(folder), how=Reading(label="sick", person=PersonRules("sick")))
+
+
+def drafted(folder: Path, column: str, codes: list[str], **wishes: Any) -> Any:
+    folder.mkdir()
+    for site in ("a", "b"):
+        rows = [f"{code},{0.1 * place:.1f},{place % 2}" for place, code in enumerate(codes)]
+        (folder / f"{site}.csv").write_text(f"{column},age,sick\n" + "\n".join(rows) + "\n")
+    return draft(folder, "sick", **wishes)
+
+
+REPEATED = [str(100 + place // 3) for place in range(60)]
+LETTERED = [f"P-{place // 3}" for place in range(60)]
+
+
+@pytest.mark.parametrize(("column", "codes"), [("patient_id", REPEATED), ("pid", REPEATED), ("who", LETTERED)])
+def test_a_draft_asks_whether_codes_name_persons(column: str, codes: list[str], tmp_path: Path) -> None:
+    made = drafted(tmp_path / "one", column, codes)
+    assert made.schema.columns[column].kind == "id"
+    assert made.schema.person is None
+    assert any(f'write person = "{column}" above the columns' in question for question in made.questions)
+    answered = drafted(tmp_path / "two", column, codes, person=column)
+    assert answered.schema.person == column
+    assert not any("whom a row is about" in question for question in answered.questions)
+    path = tmp_path / "schema.toml"
+    path.write_text(answered.text)
+    assert Schema.read(path) == answered.schema
+
+
+@pytest.mark.parametrize(
+    ("column", "codes"),
+    [
+        ("visits", REPEATED),
+        ("patient_id", [str(place) for place in range(60)]),
+        ("ward_id", ["1", "2"] * 30),
+        ("ward", ["W1", "W2", "W3"] * 20),
+    ],
+    ids=["an amount", "a number of its own for each row", "two wards", "three wards"],
+)
+def test_a_draft_takes_nothing_else_for_persons(column: str, codes: list[str], tmp_path: Path) -> None:
+    made = drafted(tmp_path / "one", column, codes)
+    assert not any("whom a row is about" in question for question in made.questions)
