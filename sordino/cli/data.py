@@ -196,9 +196,8 @@ def schema(
         typer.echo(f"- {question}")
     typer.echo("What is told of the records here was counted in them, and no epsilon covers it: keep it to yourself.")
     typer.echo("Check it: enter ranges and values that are public knowledge, and mark these columns public = true.")
-    typer.echo(
-        f"Then: sordino run --data {quote(str(folder))} --schema {quote(str(output))}{_level(made.files, person is not None)}"
-    )
+    run = f"sordino run --data {quote(str(folder))} --schema {quote(str(output))}"
+    typer.echo(f"Then: {run}{_level(made.files, person is not None)}")
 
 
 @data_commands.command()
