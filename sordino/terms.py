@@ -372,10 +372,10 @@ def _evaluation(
             "evaluation_share needs noise that clients share: take a method that protects whole clients, or dp-fedsgd. "
             f"{experiment.method} adds noise at each client."
         )
-    if method.unit.record_level and facts.persons is not None:
+    if method.unit.record_level and experiment.test == "official":
         raise UserError(
-            "evaluation_share counts rows of test records, and persons are declared, who may have several: leave one "
-            "of the two out. `sordino site report` judges models at each site."
+            'evaluation_share counts every test record once, but with test = "official" all clients hold the same '
+            "ones: leave one of the two out."
         )
     task = Classification.numbered(2) if facts.network is None else facts.network.task
     return evaluation_steps(share, others, turns, task, method.unit.record_level)

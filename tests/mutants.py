@@ -3886,6 +3886,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_persons.py",
         [
             (
+                "persons: test rows weigh one each",
+                "if self._keeper is None or persons is None:",
+                "if True:",
+            ),
+            (
                 "persons: rows are the units",
                 "    if records.persons is None:\n        x, y = records.part",
                 "    if True:\n        x, y = records.part",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from sordino.data.dataset import Dataset, Dealt, FederatedData, Split
 from sordino.data.formats import quote
 from sordino.data.partition import NOBODY, deal, parse, rank_within
 from sordino.data.people import same_rows
-from sordino.data.persons import collect, draw_rows
+from sordino.data.persons import Persons, collect, draw_rows
 from sordino.errors import UserError, unknown
 
 DEFAULT_CLIENTS = 100
@@ -74,7 +74,7 @@ def federate(
         first, member = _group(dataset, np.arange(len(dataset.y)))
         in_test = split(client[first], len(names), test_fraction, split_rng)[member]
     train, tested = _admit_rows(dataset, np.where(in_test, NOBODY, client), seed), np.where(in_test, client, NOBODY)
-    test_order, test_sizes = order_by_client(tested, len(names))
+    test_order, test_sizes = order_by_client(tested, len(names), dataset.person)
     return replace(build(dataset, names, train, test_order, test_sizes, represent), deal=dealt)
 
 
@@ -232,14 +232,12 @@ def build(
     tested = np.full(len(names), len(y_test)) if test_sizes is None else np.array(test_sizes)
     begins = np.zeros(len(names), np.int64) if test_sizes is None else tested.cumsum() - tested
     outline = [dataset.task.width, names, list(x.shape), train_sizes, test_sizes]
-    persons, of_whom = None, []
-    if dataset.person is not None and dataset.person_rules is not None:
-        whose = dataset.person[train_order]
-        persons = collect(whose, np.repeat(np.arange(len(names)), train_sizes), len(names), dataset.person_rules)
-        of_whom = [torch.from_numpy(whose)]
+    persons = _persons_of(dataset, train_order, train_sizes)
+    of_whom = [] if dataset.person is None else [torch.from_numpy(dataset.person[train_order])]
     seen, seen_test = (x, x_test) if represent is None else _features(dataset, train_order, test_order, represent)
     trained = Split(seen, y, sizes.cumsum() - sizes, sizes, persons)
-    dealt = Dealt(names, trained, Split(seen_test, y_test, begins, tested))
+    whom = None if test_sizes is None else _persons_of(dataset, test_order, test_sizes)
+    dealt = Dealt(names, trained, Split(seen_test, y_test, begins, tested, whom))
     return FederatedData(
         name=dataset.name,
         clients=dealt,
@@ -251,6 +249,14 @@ def build(
         schema=dataset.schema,
         notes=list(dataset.notes),
     )
+
+
+def _persons_of(dataset: Dataset, order: np.ndarray, sizes: Sequence[int]) -> Persons | None:
+    """Persons whom the records at the places `order` are about, `sizes` of each client; None where nobody says so."""
+    if dataset.person is None or dataset.person_rules is None:
+        return None
+    client = np.repeat(np.arange(len(sizes)), sizes)
+    return collect(dataset.person[order], client, len(sizes), dataset.person_rules)
 
 
 def _features(

@@ -339,12 +339,14 @@ def _array_codes(
         if rules is not None:
             raise UserError(f"The file {path} has no array {rules.column!r} with the code of each record's person.")
         return None
-    if arrays[name].reshape(-1).shape != (sizes[0],):
-        raise UserError(
-            f"The file {path} needs one code in the array {name!r} for each of its {sizes[0]} records in x."
-        )
-    found = [array_label(value, path, name) for value in arrays[name].reshape(-1).tolist()]
-    return found + [f"test record {place}" for place in range(sum(sizes[1:]))]  # whom these are about does not matter
+    found: list[str] = []
+    for key, size, of in zip((name, f"{name}_test"), sizes, ("x", "x_test"), strict=False):
+        if key not in arrays or arrays[key].reshape(-1).shape != (size,):
+            raise UserError(
+                f"The file {path} needs one code in the array {key!r} for each of its {size} records in {of}."
+            )
+        found += [array_label(value, path, key) for value in arrays[key].reshape(-1).tolist()]
+    return found
 
 
 def array_label(value: object, path: Path, name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sordino.data import ClientData
+from sordino.data import ClientData, FederatedData
 from sordino.data.federate import usual_names
 from sordino.data.own import PERSON_ARRAY
 from sordino.deploy.declarations import Origin
@@ -87,8 +87,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     members = []
     for number, (path, client) in enumerate(zip(folders, data.clients, strict=True)):
         path.mkdir()
-        persons = data.train.persons
-        _write_records(path / DATA, client, data.task, None if persons is None else persons.codes(number))
+        _write_records(path / DATA, client, data.task, _codes(data, number))
         members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **limits)))
     for path in folders:
         (path / ROSTER).write_text(roster_toml(members))
@@ -167,13 +166,22 @@ def _feature_rules(terms: DeployedTerms) -> dict[str, Any]:
     }
 
 
-def _write_records(path: Path, client: ClientData, task: Task, persons: np.ndarray | None) -> None:
-    """Write a client's records into a file; `persons` has the code of each training record's person."""
+def _codes(data: FederatedData, client: int) -> dict[str, Any]:
+    """Arrays with codes of the persons of a client's training and test records; none where nobody says who they are."""
+    trained, tested = data.train.persons, data.test.persons
+    if trained is None or tested is None:
+        return {}
+    # A person is trained on or tested with, unless the client itself chose its test records.
+    more = {f"{PERSON_ARRAY}_test": trained.counts[client] + tested.codes(client)} if tested.counts[client] else {}
+    return {PERSON_ARRAY: trained.codes(client), **more}
+
+
+def _write_records(path: Path, client: ClientData, task: Task, codes: dict[str, Any]) -> None:
+    """Write a client's records into a file, with `codes` of whom they are about."""
     tested: dict[str, Any] = (
         {"x_test": client.x_test.numpy(), "y_test": _label_names(client.y_test, task)} if len(client.y_test) else {}
     )
-    known: dict[str, Any] = {} if persons is None else {PERSON_ARRAY: persons}
-    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, task), **known, **tested)
+    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, task), **codes, **tested)
 
 
 def _label_names(labels: Tensor, task: Task) -> np.ndarray:

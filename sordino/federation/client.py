@@ -249,7 +249,8 @@ class Clients:
         return Outcome(passed, {}, None, self._drawn(question, passed))
 
     def _cells(self, task: Classification, model: Tensor, client: int) -> Tensor:
-        """(records, cells): a one in the cell of each test record of a client."""
+        """(units, cells): a one in the cell of each test record of a client; of a person, the shares of its test
+        records in the cells."""
         x, y = (tensor.to(self.device) for tensor in self.data.test.part(client))
         if not len(y):
             return torch.zeros(0, cell_count(task))
@@ -259,7 +260,13 @@ class Clients:
             outputs = Records(x, y, self.learner, 0).logits(model.contiguous())
         said = task.predict(outputs.detach().double()).cpu().numpy()
         cells = torch.from_numpy(cells_of(task, said, y.cpu().numpy()))
-        return torch.nn.functional.one_hot(cells, cell_count(task)).float()
+        ones = torch.nn.functional.one_hot(cells, cell_count(task)).float()
+        persons = self.data.test.persons
+        if self._keeper is None or persons is None:
+            return ones
+        whose = torch.from_numpy(persons.codes(client))
+        shares = torch.zeros(int(persons.counts[client]), ones.shape[1]).index_add_(0, whose, ones)
+        return shares / shares.sum(dim=1, keepdim=True)
 
     def _public(self, question: Question, me: Mapping[str, Tensor]) -> Public:
         """Copy the public states that bounds depend on, so that a step that changes its memory in place does not move

@@ -131,6 +131,18 @@ def test_arrays_name_persons(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
+def test_arrays_name_persons_of_test_records_too(tmp_path: Path) -> None:
+    x, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
+    arrays = {"x": x, "y": y, "x_test": x[:4], "y_test": y[:4], "person": np.array([5, 5, 6, 6, 7, 7])}
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(UserError, match="one code in the array 'person_test' for each of its 4 records in x_test"):
+        load(str(tmp_path))
+    np.savez(tmp_path / "a.npz", **arrays, person_test=np.array([8, 8, 9, 8]))
+    data = federate(load(str(tmp_path)), None, None, seed=0)
+    assert data.test.persons is not None
+    assert data.test.persons.rows.tolist() == [3, 1]
+
+
 def test_a_schema_declares_persons(tmp_path: Path) -> None:
     schema = Schema.parse(SCHEMA | {"person": "patient", "max_rows_per_person": 2, "max_sites_per_person": 3})
     assert schema.person_rules == PersonRules("patient", 2, 3)

@@ -37,7 +37,7 @@ def clinics(tmp_path_factory: pytest.TempPathFactory) -> Path:
         person = np.arange(persons).repeat(random.integers(1, 7, persons))
         x = (random.normal(size=(persons, 3))[person] + 0.3 * random.normal(size=(len(person), 3))).astype(np.float32)
         y = (x @ [1.0, -1.0, 0.5] + random.normal(size=len(person)) > 0).astype(np.int64)
-        np.savez(folder / f"{name}.npz", x=x, y=y, person=person, x_test=x[:9], y_test=y[:9])
+        np.savez(folder / f"{name}.npz", x=x, y=y, person=person, x_test=x[:9], y_test=y[:9], person_test=person[:9])
     return folder
 
 

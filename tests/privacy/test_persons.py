@@ -15,6 +15,7 @@ from dp_accounting.pld import PLDAccountant
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sordino.assembly import clients_of, gate_of
 from sordino.auditing import record_canaries, sum_canaries, sum_conformance
 from sordino.auditing.suite import audit_prepared
 from sordino.data.dataset import Split
@@ -334,6 +335,23 @@ def test_what_persons_cannot_have_is_refused(tmp_path: Path) -> None:
             needs=RecordNeeds(means=1, held_out=0.1),
             sites=2,
         )
+
+
+def test_all_test_records_of_a_person_weigh_one(tmp_path: Path) -> None:
+    prepared = made(tmp_path, evaluation_share=0.2, rounds=2)
+    clients, persons = clients_of(prepared, gate_of(prepared)), prepared.data.test.persons
+    assert persons is not None
+    assert int(persons.rows.max()) > 1
+    task = prepared.learner.task
+    assert isinstance(task, Classification)
+    cells = clients._cells(task, prepared.initial, 1)
+    assert cells.shape[0] == persons.counts[1] < prepared.data.test.sizes[1]
+    assert torch.allclose(cells.sum(dim=1), torch.ones(len(cells)))
+    assert float(cells.norm(dim=1).max()) <= 1 + 1e-6
+    store = Store(tmp_path / "store")
+    summary = carry_on(prepared, store, register(prepared, store))
+    assert summary.evaluation is not None
+    assert summary.epsilon["outsider"] == pytest.approx(2.0, rel=1e-3)
 
 
 # Other units, over several runs.

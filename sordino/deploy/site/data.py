@@ -18,7 +18,7 @@ from sordino.data.encoding import Encoding, Source
 from sordino.data.own import PERSON_ARRAY, ClientFile, number_labels, read_arrays
 from sordino.data.people import known_people, people_of
 from sordino.data.persons import collect, draw_rows, number_codes
-from sordino.data.schema import Format, Schema
+from sordino.data.schema import Format, PersonRules, Schema
 from sordino.data.tables import Table, read_table
 from sordino.deploy.site.rules import WRITTEN, RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
@@ -132,15 +132,11 @@ def encode_records(
     if test.all():
         raise RefusedError("data", f"{file.path} has no training records")
     many = terms.schedule.clients
-    if person is None or of_whom is None:
-        train = _repeat_for_clients(x[~test], y[~test], many)
-    else:
-        places = np.flatnonzero(~test)
+    places = np.flatnonzero(~test)
+    if person is not None and of_whom is not None:
         places = places[draw_rows(person[places], of_whom.max_rows, _stream(secret, b"rows of persons"))]
-        places = places[np.argsort(person[places], kind="stable")]
-        known = collect(person[places], np.zeros(len(places), dtype=np.int64), 1, of_whom)
-        train = replace(_repeat_for_clients(x[places], y[places], many), persons=known.repeated(many))
-    held = _repeat_for_clients(x[test], y[test], many)
+    train = _split_of(x, y, places, many, person, of_whom)
+    held = _split_of(x, y, np.flatnonzero(test), many, person, of_whom)
     name = file.path.stem
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
@@ -200,6 +196,23 @@ def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.nda
 def _stream(secret: bytes, purpose: bytes) -> np.random.Generator:
     """Generator for a choice that follows from the site's secret alone."""
     return np.random.default_rng(int.from_bytes(hashlib.sha256(secret + purpose).digest(), "big"))
+
+
+def _split_of(
+    x: torch.Tensor,
+    y: torch.Tensor,
+    places: np.ndarray,
+    clients: int,
+    person: np.ndarray | None,
+    rules: PersonRules | None,
+) -> Split:
+    """Split of the records at some places, under every client's number; those of a person lie together where `person`
+    numbers each record's and the experiment declares persons by `rules`."""
+    if person is None or rules is None:
+        return _repeat_for_clients(x[places], y[places], clients)
+    places = places[np.argsort(person[places], kind="stable")]
+    known = collect(person[places], np.zeros(len(places), dtype=np.int64), 1, rules)
+    return replace(_repeat_for_clients(x[places], y[places], clients), persons=known.repeated(clients))
 
 
 def _repeat_for_clients(x: torch.Tensor, y: torch.Tensor, clients: int) -> Split:
