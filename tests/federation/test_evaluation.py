@@ -29,6 +29,7 @@ from sordino.store.run_files import RunFiles
 from sordino.store.store import Store, runs_in
 from sordino.tasks import Classification
 from sordino.tasks.histogram import EDGES, SCORES, Released, cell_count, cells_of, figures_of, true_figures
+from sordino.terms import Facts, derive_costs
 
 SICK = Classification.of(("healthy", "ill"))
 KEYS: dict[str, Any] = {"clients": 6, "rounds": 3, "partition": "iid", "workers": 1, "model": "logistic"}
@@ -255,6 +256,12 @@ def test_where_nothing_could_pay_it_is_refused(tmp_path: Path) -> None:
         ("--method=dp-fedavg", "--set", "privacy=none"): "and this run has none",
     }.items():
         assert why in refused("run", *given, "--set", "evaluation_share=0.1", "--store", tmp_path)
+
+
+def test_test_records_of_all_clients_are_not_counted_by_each() -> None:
+    experiment = Experiment.make({"method": "dp-fedsgd", "test": "official", "evaluation_share": 0.1})
+    with pytest.raises(UserError, match="all clients hold the same"):
+        derive_costs(experiment, Facts(clients=5, sizes=np.full(5, 100)))
 
 
 def test_several_models_are_judged_by_nobody_but_clients(tmp_path: Path) -> None:
