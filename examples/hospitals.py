@@ -1,7 +1,7 @@
 """Raw tables of four hospitals, as they come: `python examples/hospitals.py FOLDER`.
 
-FOLDER/north.csv and so on: patients with mixed kinds of columns, missing values, an identifier, and an outcome that one
-in twelve has. Columns stand in another order in each file; `west` comes from an office program that writes semicolons
+FOLDER/north.csv and so on: stays of patients with mixed kinds of columns, missing values, a code of the patient, which a
+quarter of the patients have twice, and an outcome that one stay in twelve has. Columns stand in another order in each file; `west` comes from an office program that writes semicolons
 and decimal commas. FOLDER-new/north.csv holds patients whose outcome is not known yet.
 
 The patients are made up, the same ones each time.
@@ -23,7 +23,7 @@ MISSING = {"systolic": 0.03, "creatinine": 0.12, "ward": 0.02}
 
 
 def patients(hospital: str, count: int, random: np.random.Generator) -> list[dict[str, Any]]:
-    """So many patients of a hospital; who is old, has bad kidneys or came in an emergency is more often readmitted."""
+    """So many stays at a hospital; who is old, has bad kidneys or came in an emergency is more often readmitted."""
     age = random.normal(62, 15, count).clip(18, 99).round()
     creatinine = random.lognormal(0.05, 0.4, count).clip(0.3, 9).round(2)
     systolic = random.normal(132, 19, count).clip(80, 220).round()
@@ -35,7 +35,7 @@ def patients(hospital: str, count: int, random: np.random.Generator) -> list[dic
     found = []
     for place in range(count):
         row: dict[str, Any] = {
-            "patient_id": f"{hospital[0].upper()}{100_000 + place}",
+            "patient_id": f"{hospital[0].upper()}{100_000 + place - place // 5}",  # every fifth stay is a second one
             "age": int(age[place]),
             "sex": "f" if random.random() < 0.52 else "m",
             "ward": WARDS[ward[place]],
