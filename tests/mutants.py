@@ -657,11 +657,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 'return "server" if self.roster is None else "outsider"',
                 'return "outsider"',
             ),
-            (
-                "record-level runs where the site is to be protected",
-                "if terms.method.unit.record_level and not rules.unit.record_level:",
-                "if False:",
-            ),
+            ("record-level runs where the site is to be protected", "if not rules.unit.record_level:", "if False:"),
             ("the owner's colluders are ignored", "if experiment.colluders < rules.colluders and", "if False and"),
             ("the owner's min_cohort is ignored", "if terms.minimum < rules.min_cohort:", "if False:"),
             ("noise that eats the signal", "            gate.check(releases, public)\n", ""),
@@ -2499,7 +2495,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "report/site_statement.py",
         "tests/deploy/test_site_statement.py",
         [
-            ("a site's statement: records pay once", "1 / (2 * mu)", "1 / mu"),
+            (
+                "a site's statement: records pay once",
+                "2 * sites if unit is Unit.PERSON else 2",
+                "2 * sites if unit is Unit.PERSON else 1",
+            ),
             ("a site's statement: reserved epsilons are free", '"promised": list(promise)}', '"promised": [0.0, 0.0]}'),
             ("a site's statement: restored ledgers are believed", "math.inf if unknown else spent", "spent"),
             (
@@ -4062,6 +4062,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "if not all(_counts_for(one, Unit.PERSON) for one in spent):",
                 "if False:",
             ),
+            ("persons: other columns are the same persons", "if len(columns) > 1 or any(", "if any("),
+            ("persons: rows that were dealt one by one", ' or any("together" not in one for one in spent)', ""),
+            (
+                "persons: promises hold for rows",
+                'if any("promised" in one and Unit(',
+                'if False and any("promised" in one and Unit(',
+            ),
             (
                 "persons: runs know them at one site",
                 'sites = max((one.get("sites", 1) for one in spent), default=1)',
@@ -4078,8 +4085,9 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/site/rules.py",
         "tests/deploy/test_persons_at_sites.py",
         [
-            ("persons: sites take any unit", "terms.unit is not rules.unit:", "False:"),
-            ("persons: sites take any number of sites", "terms.sites < (rules.max_sites_per_person or 1)", "False"),
+            ("persons: sites take any unit", "if unit is not rules.unit:", "if False:"),
+            ("persons: sites take any column", "if terms.persons.column != rules.person:", "if False:"),
+            ("persons: sites take any number of sites", "if terms.sites < known:", "if False:"),
         ],
     ),
     (
@@ -4118,8 +4126,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "persons: a site plans for one",
-                "sites_epsilon, (seen_by(view, recipe),), self.sites)",
-                "sites_epsilon, (seen_by(view, recipe),), 1)",
+                "functools.partial(sites_epsilon, seen, self.sites)",
+                "functools.partial(sites_epsilon, seen, 1)",
             ),
             ("persons: whole numbers of one site's messages", "met = self.sites * (", "met = ("),
         ],

@@ -270,7 +270,11 @@ def init_site(
         str | None, typer.Option(help="Character before the decimals of numbers. [default: as the file looks]")
     ] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder of the new site. [default: its name]")] = None,
-    unit: Annotated[str, typer.Option(help="Unit that is protected: client or record.")] = "client",
+    unit: Annotated[str, typer.Option(help="Unit that is protected: client, record or person.")] = "client",
+    person: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column with codes of persons, for the unit person. [default: none]"),
+    ] = None,
     max_epsilon: Annotated[float, typer.Option(help="Largest epsilon of all runs together.")] = 8.0,
     max_delta: Annotated[float, typer.Option(help="Largest delta of that epsilon.")] = 1e-5,
     min_cohort: Annotated[int, typer.Option(help="Smallest number of sites in a sum, this one included.")] = 3,
@@ -290,7 +294,7 @@ def init_site(
     if not data.exists():
         raise UserError(f"There are no records at {data}: --data names the site's own file.")
     rules: dict[str, Any] = {"unit": unit, "max_epsilon": max_epsilon, "max_delta": max_delta}
-    rules |= {"min_cohort": min_cohort, "colluders": colluders}
+    rules |= {"min_cohort": min_cohort, "colluders": colluders, "person": person}
     rules |= {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
     identity = Site.create(where, name, data.resolve(), label=label, schema=schema, **rules)
     line = serving.PublicSite(name, identity, keys.make_node_key(where)).line()

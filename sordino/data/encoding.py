@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from sordino.data.formats import quote
+from sordino.data.persons import code_of
 from sordino.data.schema import Category, Format, Label, NumberColumn, Schema, canonical, unit_key
 from sordino.data.tables import Table
 
@@ -202,7 +203,7 @@ class Encoding:
             return None
         texts = self._table.texts(name)
         self._kept &= np.array([text not in self._absent for text in texts], dtype=bool)
-        return [canonical(text) for text in texts]
+        return [code_of(text) for text in texts]
 
     def _binned(self, name: str, bins: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """The class of each cell's number, -1 where it has none, and which have none."""

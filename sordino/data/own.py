@@ -30,7 +30,7 @@ from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source, problems_of
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
-from sordino.data.persons import number_codes
+from sordino.data.persons import code_of, number_codes
 from sordino.data.schema import PersonRules, Schema, canonical
 from sordino.data.tables import Table, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse
@@ -334,7 +334,7 @@ def _array_codes(
 ) -> list[str] | None:
     """The code of each record's person, of training records first; None where the file has none. `sizes` are the
     numbers of training and, where the file has them, of test records."""
-    name = PERSON_ARRAY if rules is None or rules.column not in arrays else rules.column
+    name = PERSON_ARRAY if rules is None else rules.column
     if name not in arrays:
         if rules is not None:
             raise UserError(f"The file {path} has no array {rules.column!r} with the code of each record's person.")
@@ -345,7 +345,10 @@ def _array_codes(
             raise UserError(
                 f"The file {path} needs one code in the array {key!r} for each of its {size} records in {of}."
             )
-        found += [array_label(value, path, key) for value in arrays[key].reshape(-1).tolist()]
+        codes = [code_of("" if value is None else str(value)) for value in arrays[key].reshape(-1).tolist()]
+        if not all(codes) or "nan" in codes:
+            raise UserError(f"The file {path} has a record without a code in its array {key!r}; fill or drop it.")
+        found += codes
     return found
 
 

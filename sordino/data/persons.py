@@ -45,6 +45,14 @@ class Persons:
         return np.repeat(np.arange(int(self.counts[client])), self.rows[own])
 
 
+def code_of(text: str) -> str:
+    """A code as it is compared: its text, without space around it, and without the ".0" of a whole number that was
+    stored as a float. Nothing else is the same: two persons who were taken for one would pay twice."""
+    text = text.strip()
+    whole, point, zeros = text.partition(".")
+    return whole if point and whole.isascii() and whole.isdigit() and not zeros.strip("0") else text
+
+
 def number_codes(codes: Sequence[str], clients: np.ndarray) -> np.ndarray:
     """Number the persons of all clients, int64 (records,): equal codes at one client are one person. Codes are compared
     within a client only, and numbered by their first place: contents do not decide the order.

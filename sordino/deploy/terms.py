@@ -337,10 +337,13 @@ class DeployedTerms(Terms):
             return dict.fromkeys(VIEWS, math.inf)
         if plan.shared is None:
             return dict.fromkeys(VIEWS, float(plan.budgets[number]))
-        (recipe,) = planned_recipes(self, self.learner.layout.layers)[number]
+        recipes = planned_recipes(self, self.learner.layout.layers)
+        # Whichever sites know a person besides this one.
+        mine = recipes[number] if self.sites == 1 else [recipe for one in recipes for recipe in one]
         found: dict[View, float] = {}
         for view in VIEWS:
-            spent = functools.partial(sites_epsilon, (seen_by(view, recipe),), self.sites)
+            seen = tuple(sorted({seen_by(view, recipe) for recipe in mine}))
+            spent = functools.partial(sites_epsilon, seen, self.sites)
             found[view] = integers.total_epsilon([self.calibration.gap_of_sums(view)], spent, delta)
         return found
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from sordino.data import ClientData, FederatedData
 from sordino.data.federate import usual_names
-from sordino.data.own import PERSON_ARRAY
 from sordino.deploy.declarations import Origin
 from sordino.deploy.protocol.roster import NAME_LENGTH, Member, roster_toml
 from sordino.deploy.site.rules import min_witnesses
@@ -140,6 +139,7 @@ def _rules(experiment: Experiment, terms: DeployedTerms) -> dict[str, Any]:
     return {
         "witnesses": witnesses if witnesses < sites else None,
         "unit": terms.unit,
+        "person": None if terms.persons is None else terms.persons.column,
         "max_sites_per_person": terms.sites if terms.sites > 1 else None,
         "max_epsilon": epsilon,
         "max_delta": terms.budget.delta,
@@ -172,8 +172,9 @@ def _codes(data: FederatedData, client: int) -> dict[str, Any]:
     if trained is None or tested is None:
         return {}
     # A person is trained on or tested with, unless the client itself chose its test records.
-    more = {f"{PERSON_ARRAY}_test": trained.counts[client] + tested.codes(client)} if tested.counts[client] else {}
-    return {PERSON_ARRAY: trained.codes(client), **more}
+    name = trained.rules.column
+    more = {f"{name}_test": trained.counts[client] + tested.codes(client)} if tested.counts[client] else {}
+    return {name: trained.codes(client), **more}
 
 
 def _write_records(path: Path, client: ClientData, task: Task, codes: dict[str, Any]) -> None:

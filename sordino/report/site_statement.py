@@ -13,7 +13,7 @@ from typing import Any
 
 from sordino.deploy.site.judging import run_name
 from sordino.deploy.site.ledger import Entry, SiteLedger, row_from
-from sordino.deploy.site.rules import SitePolicy, read_rules
+from sordino.deploy.site.rules import Rules, SitePolicy, read_rules
 from sordino.deploy.site.spending import SiteSpending
 from sordino.deploy.site.status import status as status_of
 from sordino.experiment.config import Experiment
@@ -137,7 +137,7 @@ def site_statement_of(folder: Path) -> SiteStatement:
     rules, words = policy.rules, words_for(policy.rules.unit)
     spent = {view: SiteSpending.of(entries, view) for view in VIEWS}
     unknown = found["unwitnessed"] is not None
-    observers = [_observe(view, spent[view], rules.unit, rules.max_delta, unknown) for view in VIEWS]
+    observers = [_observe(view, spent[view], rules, unknown) for view in VIEWS]
     now = datetime.now(UTC)
     recipients = _recipients()
     last = next(reversed(experiments.values()), None)
@@ -192,26 +192,30 @@ def site_statement_of(folder: Path) -> SiteStatement:
     )
 
 
-def _observe(view: View, spent: SiteSpending, unit: Unit, delta: float, unknown: bool) -> Observer:
+def _observe(view: View, spent: SiteSpending, rules: Rules, unknown: bool) -> Observer:
     """Describe an observer by all that has left or is reserved; of an `unknown` ledger nothing can be said."""
-    epsilon = math.inf if unknown else spent.epsilon(unit, delta)
+    epsilon = math.inf if unknown else spent.by_rules(rules)
     if math.isinf(epsilon):
         return observe(view, WHO[view], None, 1.0, None, lambda _: 1.0)
-    attack, mu, hits = attack_curve(spent, unit)
+    attack, mu, hits = attack_curve(spent, rules.unit, rules.max_sites_per_person or 1)
     return observe(view, WHO[view], epsilon, attack, mu, hits)
 
 
-def attack_curve(spent: SiteSpending, unit: Unit) -> tuple[float, float | None, Callable[[float], float]]:
+def attack_curve(
+    spent: SiteSpending, unit: Unit, sites: int = 1
+) -> tuple[float, float | None, Callable[[float], float]]:
     """Best attack, mu and hits by false alarms, where all is covered by noise.
 
-    A release of the site as a whole moves by up to twice its bound when one record is replaced. Noise behind reserved
+    A release of the site as a whole moves by up to twice its bound when one record is replaced; a person known to so
+    many `sites` may move it at each of them. Noise behind reserved
     epsilons is presumed to be Gaussian.
     """
     mu = math.sqrt(spent.squares)
     if not unit.record_level:
         whole: Spent = {"unit": unit, "mu": [mu] * len(VIEWS), "recipes": []}
         return attack_accuracy(mu), mu, lambda false_alarms: hits_of(whole, spent.view, false_alarms)
-    recipes = [[[1.0, 1 / (2 * mu), 1]]] if mu else []
+    moved = 2 * sites if unit is Unit.PERSON else 2
+    recipes = [[[1.0, 1 / (moved * mu), 1]]] if mu else []
     promise = (sum(one for one, _ in spent.reserved.values()), sum(one for _, one in spent.reserved.values()))
     records: Spent = {"unit": unit, "mu": [], "recipes": recipes, "promised": list(promise)}
     steps = tuple((rate, multiplier, int(count)) for recipe in recipes for rate, multiplier, count in recipe)
@@ -223,7 +227,7 @@ def _run(run: Mapping[str, Any], entries: Sequence[Entry], policy: SitePolicy) -
     mine = [one for one in entries if _run_of(one) == run["run"]]
     rows = [row_from(one) for one in mine if one.kind == "release"]
     left = {name: sum(row.release == name for row in rows) for name in dict.fromkeys(row.release for row in rows)}
-    cost = SiteSpending.of(mine, policy.view).epsilon(policy.rules.unit, policy.rules.max_delta)
+    cost = SiteSpending.of(mine, policy.view).by_rules(policy.rules)
     rounds = len({row.round for row in rows})
     return SiteRun(
         run_name(run["run"]), run["method"], run["state"], rounds, left, finite_or_none(cost), run["metrics"]

@@ -28,7 +28,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
+from sordino.data.own import PERSON_ARRAY
 from sordino.data.people import same_people
+from sordino.data.sources import SOURCES
 from sordino.errors import UserError
 from sordino.privacy.accounting.across_runs import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of, remaining
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from sordino.terms import Costs, Terms
 
 POOLS = get_args(Pool)
+NATURAL = " each client's own"
+"""In the place of a column's name, of clients who hold their own records: no column begins with a blank."""
 
 
 class Spent(TypedDict):
@@ -68,6 +72,9 @@ class Spent(TypedDict):
     """An epsilon and its delta, where nothing more is known of what records paid."""
     sites: NotRequired[int]
     """Where persons are protected: the largest number of clients that one is known to; left out where that is one."""
+    together: NotRequired[str]
+    """Which records of a person surely stand with one client: the column that names persons, or `NATURAL` where every
+    client holds its own. Left out where nobody knows: then nothing is promised to persons."""
     deal: NotRequired[str | None]
     """Digest of which client holds which record; left out, or None, where that was not stored."""
 
@@ -150,10 +157,21 @@ def over_runs(
 ) -> OverRuns:
     """Epsilon of all runs of a store but one, and of `more` planned ones, for a unit of these people."""
     rows = [row for row in store.all() if same_people(row.people, people) and row.run != but]
-    spent = [spending_of_run(row, store) for row in rows]
+    spent = [_with_persons(spending_of_run(row, store), row.configuration) for row in rows]
     costly = [row for row, one in zip(rows, spent, strict=True) if spends(one)]
     limit, limit_for = _limit([row.configuration for row in costly if row.unit == unit], len(costly))
     return {**sum_up([*spent, *more], unit, delta), "limit": limit, "limit_for": limit_for}
+
+
+def _with_persons(spent: Spent, configuration: Mapping[str, Any]) -> Spent:
+    """Add to a run's spending which records of a person stood together in it, as its experiment says."""
+    column = configuration.get("person") or (configuration.get("table") or {}).get("person")
+    own = configuration.get("partition") in (None, "natural") and configuration.get("data") not in SOURCES
+    if column is None and Unit(spent["unit"]) is Unit.PERSON:
+        column = PERSON_ARRAY
+    if column is None and not own and configuration.get("partition") != "natural":
+        return spent
+    return {**spent, "together": NATURAL if column is None else str(column)}
 
 
 def _limit(configurations: Sequence[Mapping[str, Any]], runs: int) -> tuple[float | None, View | None]:
@@ -244,6 +262,9 @@ def _of_persons(spent: Sequence[Spent], view: View, delta: float) -> float:
     """Return the epsilon of persons for an observer: infinite if a run protects records only."""
     if not all(_counts_for(one, Unit.PERSON) for one in spent):
         return math.inf
+    columns = {one["together"] for one in spent if one.get("together") not in (None, NATURAL)}
+    if len(columns) > 1 or any("together" not in one for one in spent):  # others' persons, or rows dealt one by one
+        return math.inf
     promised = [one["promised"][0] for one in spent if "promised" in one]
     sites = max((one.get("sites", 1) for one in spent), default=1)
     runs = tuple(_observed_run(one, view) for one in spent)
@@ -258,6 +279,8 @@ def _of_persons(spent: Sequence[Spent], view: View, delta: float) -> float:
 
 def _of_records(spent: Sequence[Spent], view: View, delta: float) -> float:
     """Return the epsilon of records for an observer."""
+    if any("promised" in one and Unit(one["unit"]) is Unit.PERSON for one in spent):
+        return math.inf  # of a person's mean that moves by twice the limit, a promise says nothing
     runs = tuple(_row_of_person(_observed_run(one, view), Unit(one["unit"])) for one in spent)
     return dearest_epsilon(runs, delta) + sum(one["promised"][0] for one in spent if "promised" in one)
 
@@ -318,6 +341,7 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
         return
     if run is not None:  # without a limit, it may have spent more than it was going to
         more = larger(spending_of_run(store.get(run), store), more)
+    more = _with_persons(more, prepared.experiment.model_dump(mode="json"))
     more["deal"] = prepared.data.deal
     unit, view = prepared.unit, prepared.experiment.protect_from
     total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more], run)
@@ -337,7 +361,7 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
 def _what_is_left(store: Store, prepared: Prepared) -> str:
     """Say how much of the limit over runs is left for a run that would exceed it, or that nothing is."""
     delta, view, limit = prepared.budget.delta, prepared.experiment.protect_from, prepared.experiment.budget_over_runs
-    total = over_runs(store, prepared.data.people, prepared.method.unit, delta)
+    total = over_runs(store, prepared.data.people, prepared.unit, delta)
     used = total["epsilon"][view]
     assert limit is not None
     if used is None or used >= limit * (1 - LEAST_PART):
@@ -411,7 +435,8 @@ def to_be_kept(told: Terms, deal: str | None) -> Planned:
     found, delta = most(told), told.budget.delta
     epsilon = planned_epsilon(told.allowance, told.turns / (1 - told.calibration.kept), delta)
     if epsilon is None or not _finite(found):
-        epsilon = sum_up([found], found["unit"], delta)["epsilon"][told.experiment.protect_from]
+        alone = sum_up([{**found, "together": NATURAL}], found["unit"], delta)
+        epsilon = alone["epsilon"][told.experiment.protect_from]
     return {**found, "deal": deal, "turns": told.turns, "epsilon": epsilon}
 
 

@@ -18,7 +18,7 @@ from sordino.experiment.hyperparameters import bracketed, concerns
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.run_summary import Summary
-from sordino.store.spending import sum_up
+from sordino.store.spending import NATURAL, sum_up
 from sordino.study.sweep import Cell, Sweep, check_keys, contender, points
 from sordino.util.formatting import round_up
 
@@ -133,7 +133,7 @@ def _choice(text: str, ground: TuningRuns, results: Results) -> Tuned:
     best = ground.best(results)
     everything = list({result.run: result for found in results.values() for result in found}.values())
     first = everything[0]
-    total = sum_up([result.spent for result in everything], first.unit, first.delta)
+    total = sum_up([{**result.spent, "together": NATURAL} for result in everything], first.unit, first.delta)
     return Tuned(
         method=text,
         chosen=best,

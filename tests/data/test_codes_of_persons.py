@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sordino.data import federate, load
 from sordino.data.draft import draft
 from sordino.data.own import Reading
-from sordino.data.persons import collect, draw_rows, number_codes
+from sordino.data.persons import code_of, collect, draw_rows, number_codes
 from sordino.data.schema import PersonRules, Schema
 from sordino.data.selection import fewer
 from sordino.errors import UserError
@@ -45,6 +45,16 @@ def read(folder: Path) -> Any:
 
 def test_equal_codes_at_two_clients_are_two_persons() -> None:
     assert number_codes(["a", "b", "a", "a"], np.array([0, 0, 0, 1])).tolist() == [0, 1, 0, 2]
+
+
+@pytest.mark.parametrize("text", ["1", "1.0", " 1 ", "1."])
+def test_one_code_in_other_words(text: str) -> None:
+    assert code_of(text) == "1"
+
+
+def test_codes_that_differ_are_of_different_persons() -> None:
+    codes = ["7", "007", "1_0", "10", "1E5", "100000", "123456789012345678", "123456789012345679", "a1", "A1", "1.50"]
+    assert len({code_of(code) for code in codes}) == len(codes)
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 4))

@@ -69,6 +69,7 @@ def terms(**changes: Any) -> Any:
 
 def policy(**changes: Any) -> SitePolicy:
     keys = {"name": "s", "data": Path("r.csv"), "unit": "person", "max_epsilon": 8.0, "max_delta": DELTA}
+    keys |= {"person": "patient"}
     return SitePolicy(Rules(**{**keys, "min_cohort": 3, "methods": ("dp-fedsgd",), **changes}), None)
 
 
@@ -80,10 +81,22 @@ def test_rules_name_the_unit_and_how_many_sites_know_a_person() -> None:
         ({}, {"person": None}, "it protects one record, but `unit` says person"),
         ({"unit": "record"}, {}, "it protects one person, but `unit` says record"),
         ({"unit": "client"}, {}, "it protects records, but `unit` says that this site as a whole"),
-        ({"max_sites_per_person": 3}, {"max_sites_per_person": 2}, "known to 2 site"),
+        ({"person": "visit"}, {}, "it tells persons apart by 'patient', but `person` says 'visit'"),
+        ({"max_sites_per_person": 3}, {"max_sites_per_person": 2}, "known to 2 of the sites"),
     ):
         with pytest.raises(RefusedError, match=words):
             policy(**mine).check_terms(terms(**declared), 0)
+
+
+def test_a_site_that_protects_persons_says_who_they_are() -> None:
+    with pytest.raises(ValueError, match="needs `person`"):
+        policy(person=None)
+
+
+def test_a_site_reserves_for_persons_of_sites_with_other_rates() -> None:
+    found = terms(max_sites_per_person=2, set={"budgets": "1,4,4", "sampling": 0.5}, epsilon=None)
+    own, others = found.reserved(0), found.reserved(1)
+    assert own == others, "whichever sites know a person"
 
 
 def reserved(run: str, epsilon: float, **more: Any) -> Entry:
@@ -129,8 +142,11 @@ def test_a_sites_table_is_read_by_person(tmp_path: Path) -> None:
 def test_a_site_without_codes_of_persons_refuses(tmp_path: Path) -> None:
     np.savez(tmp_path / "r.npz", x=np.ones((10, 2)), y=np.arange(10) % 2)
     mine = policy(data=Path("r.npz")).rules
+    with pytest.raises(UserError, match="no array 'patient' with the code"):
+        read_records(tmp_path, mine)
+    rows = policy(data=Path("r.npz"), unit="record", person=None).rules
     with pytest.raises(RefusedError, match="whom its records are about"):
-        encode_records(read_records(tmp_path, mine), terms(), mine, b"secret")
+        encode_records(read_records(tmp_path, rows), terms(), rows, b"secret")
 
 
 def test_noise_of_each_sites_own_is_for_persons_of_one_site() -> None:

@@ -47,7 +47,7 @@ from sordino.privacy.sealed import open_sealed
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.store.ledger_rows import ledger_of
-from sordino.store.spending import over_runs, spending_of_ledger, sum_up
+from sordino.store.spending import NATURAL, over_runs, spending_of_ledger, sum_up
 from sordino.store.store import Store
 from sordino.tasks import Classification
 
@@ -359,8 +359,8 @@ def test_all_test_records_of_a_person_weigh_one(tmp_path: Path) -> None:
 
 def test_runs_of_other_units_cost_a_person_what_they_may(tmp_path: Path) -> None:
     mu, recipe = 0.3, [[1.0, 10.0, 5]]
-    client: Any = {"unit": "client", "mu": [mu] * 3, "recipes": [], "deal": "a"}
-    person: Any = {"unit": "person", "mu": [], "recipes": [recipe], "deal": "a"}
+    client: Any = {"unit": "client", "mu": [mu] * 3, "recipes": [], "deal": "a", "together": NATURAL}
+    person: Any = {"unit": "person", "mu": [], "recipes": [recipe], "deal": "a", "together": "patient"}
     of_rows: Any = {"unit": "record", "mu": [], "recipes": [recipe], "deal": "a"}
 
     def epsilon(unit: Unit, *runs: Any) -> float | None:
@@ -376,9 +376,37 @@ def test_runs_of_other_units_cost_a_person_what_they_may(tmp_path: Path) -> None
     assert epsilon(Unit.PERSON, person, of_rows) is None, "nobody counted a person's rows"
     assert epsilon(Unit.CLIENT, person) is None
     assert epsilon(Unit.RECORD, person) == pytest.approx(record_epsilon(((1.0, 5.0, 5),), DELTA), rel=1e-6)
+    by_visit, scattered = {**person, "together": "visit"}, {**client}
+    del scattered["together"]
+    assert epsilon(Unit.PERSON, person, by_visit) is None, "persons of one run are not those of another"
+    assert epsilon(Unit.PERSON, person, scattered) is None, "rows of one person may have stood with many clients"
+    promised: Any = {"unit": "person", "mu": [], "recipes": [], "promised": [1.0, 1e-6], "deal": "a"}
+    assert epsilon(Unit.RECORD, promised) is None, "a row may move its person's mean by twice the limit"
     sampled: Any = {"unit": "person", "mu": [], "recipes": [[[0.1, 10.0, 5]]], "deal": "a"}
     assert epsilon(Unit.RECORD, sampled) == epsilon(Unit.RECORD, person), "what sampling hides is not counted"
     assert mu_of(1.0, DELTA) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"drop": ["patient"]}, True),
+        ({"drop": ["patient"], "partition": "iid", "clients": 4}, False),
+        ({"person": "patient", "partition": "iid", "clients": 4}, True),
+    ],
+    ids=["own files", "rows dealt one by one", "persons dealt as wholes"],
+)
+def test_a_run_that_scattered_rows_promises_persons_nothing(
+    changes: dict[str, Any], known: bool, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    for keys in ({"method": "dp-fedavg", "person": None, **changes}, {}):
+        prepared = made(tmp_path, rounds=1, **keys)
+        run = register(prepared, store)
+        summary = carry_on(prepared, store, run)
+    total = over_runs(store, store.get(run).people, Unit.PERSON, summary.delta)
+    assert total["runs"] == 2
+    assert (total["epsilon"]["outsider"] is not None) == known
 
 
 # The audit.

@@ -44,7 +44,7 @@ def read_records(folder: Path, rules: Rules) -> SiteFile:
             f"The file {path} with this site's records is missing: put it there, or correct `data` in site.toml."
         )
     if path.suffix.lower() == ".npz":
-        return SiteFile(path, read_arrays(path))
+        return SiteFile(path, read_arrays(path, None if rules.person is None else PersonRules(rules.person)))
     return SiteFile(path, read_table(path, own_format(rules, format_of(path))))
 
 

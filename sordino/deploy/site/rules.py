@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from sordino.data.schema import Schema
@@ -99,6 +99,7 @@ NEWER_LIMITS = (
     "max_rounds",
     "features",
     "feature_files",
+    "person",
     "max_sites_per_person",
     "schema_file",
     *WRITTEN,
@@ -130,6 +131,9 @@ class Rules(BaseModel):
     """Fraction of the records kept for testing, where the file has no test records of its own."""
     unit: Unit
     """Unit of the guarantee: this site as a whole, each of its records, or each person with all of its records."""
+    person: str | None = Field(default=None, min_length=1)
+    """Column of the site's table, or array of its file, with codes of persons. An experiment that protects persons must
+    name the same; needed where `unit` is `person`."""
     max_sites_per_person: int | None = Field(default=None, ge=1)
     """Largest number of sites that know one of this site's persons; one where this is missing. An experiment must
     declare at least as many."""
@@ -173,6 +177,12 @@ class Rules(BaseModel):
     max_misfits: int = Field(default=5, ge=1)
     """Number of refusals that may depend on the data, over all runs. Each tells the server something about them without
     noise: asking often enough would reveal which values occur."""
+
+    @model_validator(mode="after")
+    def _names_persons(self) -> Rules:
+        if self.unit is Unit.PERSON and self.person is None:
+            raise ValueError('unit = "person" needs `person`, the column with the codes of persons')
+        return self
 
 
 @dataclass(frozen=True)
@@ -230,24 +240,37 @@ class SitePolicy:
         if given.get("weights") is not None or given.get("public") not in (None, SHIPPED_DATA):
             raise RefusedError("experiment", "its features name a file or data, but a site opens none that others name")
 
+    def _check_unit(self, terms: DeployedTerms) -> None:
+        """Refuse an experiment that protects something else than the rules say."""
+        unit, rules = terms.unit, self.rules
+        if not unit.record_level:
+            return
+        if not rules.unit.record_level:
+            raise RefusedError(
+                "experiment", "it protects records, but `unit` says that this site as a whole is to be protected"
+            )
+        if unit is not rules.unit:
+            raise RefusedError("experiment", f"it protects one {unit}, but `unit` says {rules.unit}")
+        if terms.persons is None:
+            return
+        if terms.persons.column != rules.person:
+            named = f"{terms.persons.column!r}, but `person` says {rules.person!r}"
+            raise RefusedError("experiment", f"it tells persons apart by {named}")
+        known = rules.max_sites_per_person or 1
+        if terms.sites < known:
+            raise RefusedError(
+                "experiment",
+                f"it presumes that a person is known to {terms.sites} of the sites, but a person of this one may be "
+                f"known to {known} (max_sites_per_person)",
+            )
+
     def check_terms(self, terms: DeployedTerms, number: int) -> None:
         """Refuse an experiment whose terms are outside the rules; `number` is this site's client number."""
         rules, experiment = self.rules, terms.experiment
         if self.schema is not None:
             _check_schema(self.schema, experiment.table)
         sums = terms.allowance.record_sums
-        if terms.method.unit.record_level and not rules.unit.record_level:
-            raise RefusedError(
-                "experiment", "it protects records, but `unit` says that this site as a whole is to be protected"
-            )
-        if terms.method.unit.record_level and terms.unit is not rules.unit:
-            raise RefusedError("experiment", f"it protects one {terms.unit}, but `unit` says {rules.unit}")
-        if terms.unit is Unit.PERSON and terms.sites < (rules.max_sites_per_person or 1):
-            raise RefusedError(
-                "experiment",
-                f"it protects persons known to {terms.sites} site(s), but max_sites_per_person is "
-                f"{rules.max_sites_per_person}",
-            )
+        self._check_unit(terms)
         models = 2 if experiment.personal == "blend" else 1  # at the end: the server's, and its mean over the rounds
         if models * terms.initial.nbytes > rules.max_message_mb * MEGABYTE:
             raise RefusedError("experiment", f"its messages are larger than max_message_mb, {rules.max_message_mb}")

@@ -51,6 +51,7 @@ COMMENTS = {
     "test_fraction": "the share of the records kept for testing, where the file has no test records of its own",
     "unit": "what is protected: this site as a whole (client), each of its records (record), or each person with all "
     "records (person)",
+    "person": "the column, or array, with codes of persons; needed where these are protected",
     "max_sites_per_person": "the largest number of sites that know one of this site's persons; without this key, one",
     "max_epsilon": "the most that all runs on these data may cost together ...",
     "max_delta": "... at this delta",
