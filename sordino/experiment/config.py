@@ -294,10 +294,11 @@ class Experiment(BaseModel):
         if self._for_tables(shape, sites, records) and not self.metrics_share:  # which is for what protects sites
             keys = {key: value for key, value in FOR_TABLES.items() if key in self._ungiven}
             chosen = self.model_copy(update=keys | {"set": self._given_settings()})
+            unit = "record" if self.person_rules is None else "person"
+            keys_told = ", ".join(f"{key} = {getattr(chosen, key)}" for key in SHOWN)
             told = (
                 f"Tables at {sites} site{'' if sites == 1 else 's'}, and no method named: {chosen.method}, which "
-                f"protects each record, with {', '.join(f'{key} = {getattr(chosen, key)}' for key in SHOWN)}. Name "
-                "another with --method."
+                f"protects each {unit}, with {keys_told}. Name another with --method."
             )
             ranged = [] if self.table is None else self.table.scaled_by_range()
             if ranged:

@@ -17,6 +17,7 @@ from sordino.federation.run_state import Ending
 from sordino.learning.metrics import Reached
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.run_files import RunFiles
 from sordino.store.run_summary import Against, Metric, MixtureFigures, RecordFigures, Summary
@@ -109,6 +110,7 @@ def summarize(
         seconds=round(run_files.seconds, 3),
         charged=so_far,
         records=None if data is None else int(data.train.sizes.sum()),
+        persons=None if data is None or prepared.unit is not Unit.PERSON else int(data.train.units.sum()),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.task),
         positive=None if measured is None or data is None else data.task.positive_name,
         record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),

@@ -17,7 +17,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import FOR_TABLES
 from sordino.planning.situation import ABOUT_ZERO, HELPS, MOST_GUIDE, SMALL, Situation
 from sordino.privacy.budget.client_level_plan import check_delta
-from sordino.privacy.unit import Unit, rows_words
+from sordino.privacy.unit import Unit, person_words, rows_words
 
 Level = Unit | None
 """Unit to protect; None where clients had better train alone."""
@@ -261,12 +261,13 @@ def _level_reasons(situation: Situation, level: Level) -> list[str]:
         if not situation.few_sites:  # its method adds all noise at each client, whatever is planned
             single = _parameters(situation.noise_at_each().feasible(level))
             against = "even against the server"
+        whom = "single records" if situation.persons is None else "persons"
         return [
-            f"Protect single records: {few[0].lower()}{few[1:]} With {_all_records(situation)} {single} "
+            f"Protect {whom}: {few[0].lower()}{few[1:]} With {_all_records(situation)} {single} "
             f"can be trained under a promise to each record, {against}.",
             "This is right where a client is an institution with the records of many people. Where all records of a "
             "client are one person's, it promises that person little: train alone then.",
-            rows_words({}),
+            rows_words({}) if situation.persons is None else person_words(situation.persons.max_sites),
         ]
     if situation.clients == 1:
         return ["Train alone: there is nobody to federate with."]

@@ -23,6 +23,7 @@ import torch
 
 from sordino.data import FederatedData
 from sordino.data.federate import DEFAULT_CLIENTS
+from sordino.data.schema import PersonRules
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import FEW_SITES, LEAST_RECORDS
@@ -94,6 +95,8 @@ class Situation:
     """Number of parameters of a logistic regression on these records, where they are rows and the network is larger."""
     binary: bool = False
     """Whether records have one of two outcomes."""
+    persons: PersonRules | None = None
+    """Declaration of whom records belong to: numbers of records are then those of persons."""
 
     @property
     def size(self) -> int:
@@ -224,10 +227,11 @@ def situation_of(
 
         data, facts = read_facts(choose_contenders(experiment)[1])
         assert facts.network is not None
-        clients, sizes, layout = facts.clients, data.train.sizes, facts.network.learner.layout
+        clients, sizes, layout = facts.clients, data.train.units, facts.network.learner.layout
         given, records, most = records, records or round(float(np.median(sizes))), int(sizes.max())
         image = data.shape if len(data.shape) == 3 and min(data.shape[1:]) >= LEAST_IMAGE else None
         about = {"total": int(sizes.sum()), "binary": len(data.task.groups) == 2} if given is None else {}
+        about["persons"] = facts.persons
         if parameters is None:
             about |= {
                 "network": facts.network.name,
@@ -238,7 +242,8 @@ def situation_of(
                 about["linear"] = linear
             parameters, table = layout.size, _is_table(experiment, data, len(layout.layers))
             if table and rare is None:
-                rare, counted = max(1, int(torch.bincount(data.train.y, minlength=2).min())), True
+                of_units = float(sizes.sum() / data.train.sizes.sum())  # a person counts once, however many its rows
+                rare, counted = max(1, round(of_units * int(torch.bincount(data.train.y, minlength=2).min()))), True
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
     if not look and rare is not None and rare > clients * records:  # clients of data differ in size

@@ -182,7 +182,6 @@ ALIASES = {
     "neighbour": "neighbours",
     "row": "record",
     "rows": "record",
-    "person": "record",
     "rounds": "round",
     "seeds": "seed",
     "ε": "epsilon",

@@ -38,7 +38,7 @@ from sordino.report.statement_facts import (
     observe,
     risk,
 )
-from sordino.report.unit_words import words_for
+from sordino.report.unit_words import plain_words, words_for
 from sordino.report.wording import with_full_stop
 from sordino.store.spending import Spent, hits_of
 from sordino.util.formatting import finite_or_none
@@ -151,7 +151,7 @@ def site_statement_of(folder: Path) -> SiteStatement:
         version=VERSION,
         package=package_hash(),
         unit=rules.unit,
-        protects=words.plain,
+        protects=plain_words(rules.unit, rules.max_sites_per_person or 1),
         neighbours=found["neighbours"],
         rows_not_persons=found.get("rows_not_persons", ""),
         delta=rules.max_delta,

@@ -52,9 +52,9 @@ from sordino.report.statement_facts import (
     find_audit,
     observe,
 )
-from sordino.report.unit_words import words_for
+from sordino.report.unit_words import plain_words
 from sordino.report.wording import observer_of_figures, with_full_stop
-from sordino.store.ledger_rows import Account
+from sordino.store.ledger_rows import Account, sites_per_person
 from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, hits_of, over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
@@ -174,7 +174,8 @@ def statement_of(store: Store, run: str) -> Statement:
     protects = protection(row.unit, summary.epsilon_rows, observer_of_figures(summary.epsilon, summary.protect_from))
     level = summary.record_level
     total = over_runs(store, row.people, row.unit, summary.delta)
-    shares, whole = guaranteed_shares(account.ledger), words_for(row.unit)
+    shares = guaranteed_shares(account.ledger)
+    units = {Unit.CLIENT: summary.clients, Unit.RECORD: summary.records, Unit.PERSON: summary.persons}
     columns = [] if schema is None else _columns(schema, row.configuration, simulated)
     observers = [
         observe(view, who, summary.epsilon[view], summary.attack_accuracy[view], *_curve(summary.spent, view))
@@ -218,8 +219,8 @@ def statement_of(store: Store, run: str) -> Statement:
         head=account.head,
         rows=len(account.ledger.rows),
         package=package_hash(),
-        protects=whole.plain,
-        covered_units=summary.records if row.unit.record_level else summary.clients,
+        protects=plain_words(row.unit, sites_per_person(row)),
+        covered_units=units[row.unit],
         mechanism=mechanism_of(summary, account, any(one.covered for one in leaving)),
         shares=shares,
         colluders=int(row.configuration.get("colluders") or 0),

@@ -59,12 +59,22 @@ WORDS: Mapping[str, UnitWords] = {
         secret="a certain person's rows were used",
         absent="absent persons",
         present="present persons",
-        plain="One person: all of the person's rows, at all sites that hold some, as far as the experiment declares in "
-        "how many places a person may be.",
+        plain="One person, with all of the person's rows",
         registry="person (all rows of one person)",
     ),
 }
 """Words by unit; a unit that is new gets an entry."""
+
+
+def plain_words(unit: str, sites: int) -> str:
+    """Sentences for somebody who knows no statistics, on what a unit is; of persons, `sites` is the largest number of
+    places that may know one."""
+    plain = WORDS[str(unit)].plain
+    if str(unit) != "person":
+        return plain
+    if sites > 1:
+        return f"{plain} in up to {sites} places together."
+    return f"{plain} in one place. Somebody who is known in several is protected in each of them, and less in all."
 
 
 def words_for(unit: str) -> UnitWords:

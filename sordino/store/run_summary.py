@@ -147,6 +147,8 @@ class Summary:
     """Epsilon charged so far, where `epsilon` is that of the whole plan; no guarantee."""
     records: int | None = None
     """Training records of all clients, where the simulation knows them."""
+    persons: int | None = None
+    """Persons whom these records are about, where persons are protected and the simulation knows them."""
     metrics: dict[str, Metric] | None = None
     """Metrics of what clients predict with, each on its own test records, by the names of
     `sordino.learning.metrics`."""

@@ -28,6 +28,8 @@ from sordino.federation import client as clients_module
 from sordino.federation.client import keeper_of, units_of
 from sordino.learning.network import Learner
 from sordino.learning.parameters import flatten
+from sordino.planning.advise import advise
+from sordino.planning.situation import situation_of
 from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.sampled_gaussian import (
@@ -46,6 +48,7 @@ from sordino.privacy.release import Charge
 from sordino.privacy.sealed import open_sealed
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
+from sordino.report.statement import statement_of
 from sordino.store.ledger_rows import ledger_of
 from sordino.store.spending import NATURAL, over_runs, spending_of_ledger, sum_up
 from sordino.store.store import Store
@@ -288,6 +291,15 @@ def test_a_run_says_that_it_protects_persons(tmp_path: Path) -> None:
     assert "all rows of one person" in summary.neighbours
     assert any("told apart by 'patient'" in note and "3 drawn at random" in note for note in summary.notes)
     assert prepared.allowance.of_records.trained.tolist() == [48, 48, 48], "persons, not rows"
+    assert summary.records is not None
+    assert summary.records > 2 * 144
+    statement = statement_of(store, run)
+    assert (statement.covered_units, summary.persons) == (144, 144)
+    assert statement.protects.startswith("One person, with all of the person's rows in one place.")
+    situation = situation_of(prepared.experiment, None, None, look=True)
+    assert (situation.records, situation.total) == (48, 144)
+    advice = str(advise(situation))
+    assert "one row, not one person" not in advice.lower()
     assert ledger_of(row, store).epsilon(summary.delta)["server"] == pytest.approx(summary.epsilon["server"], rel=1e-9)
     assert over_runs(store, row.people, Unit.PERSON, summary.delta)["epsilon"] == pytest.approx(
         summary.epsilon, rel=1e-3
