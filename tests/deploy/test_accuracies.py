@@ -57,3 +57,10 @@ def test_without_a_share_nothing_is_asked_and_records_are_another_matter(tmp_pat
         with pytest.raises(UserError, match="leave it out"):
             terms_of(Experiment.make(keys))
     assert math.isclose(terms_of(made.experiment).experiment.metrics_share, 0.0)
+
+
+def test_accuracies_and_others_share_what_the_rounds_leave() -> None:
+    """Of mu^2, ten rounds get 0.7, the two accuracies 0.1 together, and what else is asked 0.2."""
+    found = accuracies.releases(0.1, 10, others=0.2)
+    each = [release.share for release in found.values()]  # type: ignore[attr-defined]
+    assert sum(each) / 10 == pytest.approx(0.1 / 0.7)

@@ -84,6 +84,14 @@ def test_the_noise_is_what_is_charged_for(method: str, clinics: Path) -> None:
     assert 1 / met**2 == pytest.approx(0.2 * mu_of(6.0, 1e-4) ** 2, rel=1e-6)
 
 
+def test_where_clients_are_protected_each_counts_as_one(clinics: Path) -> None:
+    """What built-in code adds to the same draw of noise: the shares of a client's test records in the cells."""
+    prepared = made(clinics, "dp-fedavg")
+    shares = asked(prepared, 0) - asked(prepared, 0, blank=True)
+    assert torch.allclose(shares.sum(dim=1), torch.ones(6), atol=1e-4)
+    assert float(shares.min()) > -1e-4
+
+
 @pytest.mark.parametrize("method", LEVELS)
 def test_no_draw_is_used_twice(method: str, clinics: Path) -> None:
     """Neither for two clients nor for two questions."""
