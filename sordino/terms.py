@@ -293,6 +293,11 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     settled = settle(built, facts.clients)
     check_class_weight(settled)
     schedule = Schedule.of(experiment.rounds, facts.clients, experiment.participation)
+    if facts.persons is not None and facts.persons.max_sites > facts.clients:
+        raise UserError(
+            f"max_sites_per_person is {facts.persons.max_sites}, but there are {facts.clients} clients who could "
+            "know a person: declare at most so many."
+        )
     if record_level(settled) is not None:
         _known_sizes(experiment, facts)
     if facts.network is not None:

@@ -135,6 +135,8 @@ class Sum(TypedDict):
     epsilon_within_deal: dict[View, float | None] | None
     """Largest epsilon of one client over the runs of one deal alone, at the requested delta; None unless the requested
     unit is a client."""
+    sites: int
+    """Of persons, the largest number of clients that one is taken to be known to in all of these runs; else one."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records or persons, and the unit is a client, or
     records, and the unit is a person."""
@@ -206,6 +208,7 @@ def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
         "epsilon": compose(costly, unit, delta) if unit.record_level else cast(dict[View, float | None], within),
         "delta": at,
         "epsilon_within_deal": within,
+        "sites": max((one.get("sites", 1) for one in costly), default=1) if unit is Unit.PERSON else 1,
         "unprotected": len(others),
         "sampled": any(0 < step[0] < 1 for one in costly for recipe in one["recipes"] for step in recipe),
     }
@@ -514,7 +517,8 @@ def sentence(total: OverRuns, view: View) -> str | None:
     at = f"({view}, delta = {delta_text(total['delta'])})"
     told = [f"{total['runs']} stored runs used these people's data."]
     if within is None or not total["unit"].record_level:
-        told.append(f"For one {total['unit']} they come to {_epsilon_words(epsilon)} {at}{why}.")
+        known = f" known to up to {total['sites']} clients" if total["sites"] > 1 else ""
+        told.append(f"For one {total['unit']}{known} they come to {_epsilon_words(epsilon)} {at}{why}.")
     else:
         alone = total["deals_unknown"]
         unknown = f" ({alone} of them do{'es' if alone == 1 else ''} not say how)" if alone else ""

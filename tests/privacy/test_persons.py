@@ -50,7 +50,7 @@ from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.report.statement import statement_of
 from sordino.store.ledger_rows import ledger_of
-from sordino.store.spending import NATURAL, over_runs, spending_of_ledger, sum_up
+from sordino.store.spending import NATURAL, over_runs, sentence, spending_of_ledger, sum_up
 from sordino.store.store import Store
 from sordino.tasks import Classification
 
@@ -336,6 +336,8 @@ def test_what_persons_cannot_have_is_refused(tmp_path: Path) -> None:
         made(tmp_path, person=None, max_sites_per_person=2)
     with pytest.raises(UserError, match="variant paper, and persons are declared"):
         made(tmp_path, method="adadp-cfl", variant="paper")
+    with pytest.raises(UserError, match="max_sites_per_person is 4, but there are 3 clients"):
+        made(tmp_path, max_sites_per_person=4)
     with pytest.raises(UserError, match="max_sites_per_person is above 1"):
         plan_records(
             [100],
@@ -385,6 +387,9 @@ def test_runs_of_other_units_cost_a_person_what_they_may(tmp_path: Path) -> None
     assert epsilon(Unit.PERSON, client, at_three) == pytest.approx(
         record_epsilon(((1.0, 1 / several, 1),), DELTA), rel=1e-6
     )
+    told = sentence({**sum_up([client, at_three], Unit.PERSON, DELTA), "limit": None, "limit_for": None}, "outsider")
+    assert told is not None
+    assert "For one person known to up to 3 clients" in told
     assert epsilon(Unit.PERSON, person, of_rows) is None, "nobody counted a person's rows"
     assert epsilon(Unit.CLIENT, person) is None
     assert epsilon(Unit.RECORD, person) == pytest.approx(record_epsilon(((1.0, 5.0, 5),), DELTA), rel=1e-6)
