@@ -1,8 +1,9 @@
 """Raw tables of four hospitals, as they come: `python examples/hospitals.py FOLDER`.
 
-FOLDER/north.csv and so on: stays of patients with mixed kinds of columns, missing values, a code of the patient, which a
-quarter of the patients have twice, and an outcome that one stay in twelve has. Columns stand in another order in each file; `west` comes from an office program that writes semicolons
-and decimal commas. FOLDER-new/north.csv holds patients whose outcome is not known yet.
+FOLDER/north.csv and so on: stays of patients with mixed kinds of columns, missing values, a code of the patient (a
+quarter of the patients stayed twice), and an outcome that one stay in twelve has. Columns stand in another order in
+each file; `west` comes from an office program that writes semicolons and decimal commas. FOLDER-new/north.csv holds
+stays whose outcome is not known yet.
 
 The patients are made up, the same ones each time.
 """
