@@ -46,6 +46,7 @@ def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
         method=SimpleNamespace(unit=Unit.RECORD),
         unit=Unit.RECORD,
         sites=1,
+        persons=None,
         initial=torch.zeros(200_000),
         experiment=SimpleNamespace(personal="own"),
         allowance=Allowance(records=plan_records([100], np.array([1.0]), 1e-5, batch=10, epochs=1, turns=1)),
