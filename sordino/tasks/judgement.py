@@ -110,7 +110,7 @@ def judge(
     notes = _notes(task, figures, np.bincount(labels, minlength=task.width), confusion)
     worst = _worst(groups)
     if worst is not None and len(groups) > 3:
-        notes.append(f"The worst of {len(groups)} groups is low by chance alone, too: look at its interval.")
+        notes.append(f"The worst of {len(groups)} groups, {worst.name}, may be low by chance alone.")
     return Judgement(
         records=len(labels),
         classes={name: int(count) for name, count in zip(task.names, confusion.sum(axis=1), strict=True)},
