@@ -190,13 +190,13 @@ class Costs:
 
     @property
     def unit(self) -> Unit:
-        """What epsilons of the run protect: persons, where they are declared and the method would protect records."""
-        return Unit.PERSON if self.persons is not None and self.method.unit.record_level else self.method.unit
+        """Unit that the run's epsilons protect."""
+        return protected_unit(self.method, self.persons)[0]
 
     @property
     def sites(self) -> int:
         """Largest number of clients that one person is known to, where persons are protected; otherwise one."""
-        return self.persons.max_sites if self.persons is not None and self.unit is Unit.PERSON else 1
+        return protected_unit(self.method, self.persons)[1]
 
     def ledger(self, rows: Iterable[Row] = ()) -> Ledger:
         """Return a ledger of the run's unit with some rows."""
@@ -349,11 +349,17 @@ def _check_persons(experiment: Experiment, steps: Mapping[str, Releases]) -> Non
         )
 
 
+def protected_unit(method: Method, persons: PersonRules | None) -> tuple[Unit, int]:
+    """Return the unit that a method's epsilons protect, persons where they are declared and records would be protected
+    without them, and the largest number of clients that know one person; one for other units."""
+    if persons is None or not method.unit.record_level:
+        return method.unit, 1
+    return Unit.PERSON, persons.max_sites
+
+
 def _note_persons(rules: PersonRules | None, method: Method) -> list[str]:
     """Say what declared persons mean for a run."""
-    if rules is None or not method.is_private():
-        return []
-    if not method.unit.record_level:
+    if rules is None or not method.is_private() or not method.unit.record_level:
         return []
     rows = f"of more than {rules.max_rows} rows that a person has at a client, {rules.max_rows} drawn at random count"
     return [f"{person_words(rules.max_sites)} Persons are told apart by {rules.column!r}; {rows}."]
@@ -447,15 +453,14 @@ def _spend(
             nothing = Allowance(records=record_plan_without_noise(experiment, level, needs, sizes, schedule))
         return Budget(delta, 0.0), nothing, []
     published = method.variant == "paper"
-    unit = Unit.PERSON if level is not None and facts.persons is not None else method.unit
+    unit, sites = protected_unit(method, facts.persons)
     notes = check_delta(delta, units, unit, experiment.allow_vacuous_delta or published)
     own = {name: releases for name, releases in steps.items() if name != STEP}
     notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method, own)
     if level is not None:
         sizes, budgets = _known_sizes(experiment, facts), client_budgets(experiment, level, schedule)
         needs = record_needs(steps)
-        known_to = 1 if facts.persons is None else facts.persons.max_sites
-        plan = record_plan(experiment, level, needs, sizes, budgets, schedule, delta, calibration, minimum, known_to)
+        plan = record_plan(experiment, level, needs, sizes, budgets, schedule, delta, calibration, minimum, sites)
         return Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes
     records = 0
     if has_published_noise(method) and experiment.noise_multiplier is None:

@@ -4012,8 +4012,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "persons: the method's unit",
-                "return Unit.PERSON if self.persons is not None and",
-                "return Unit.PERSON if False and",
+                "return Unit.PERSON, persons.max_sites",
+                "return method.unit, persons.max_sites",
             ),
             (
                 "persons: figures of records leave bare",
@@ -4022,8 +4022,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "persons: planned for one site",
-                "known_to = 1 if facts.persons is None else facts.persons.max_sites",
-                "known_to = 1",
+                "calibration, minimum, sites)",
+                "calibration, minimum)",
             ),
         ],
     ),

@@ -43,6 +43,7 @@ from sordino.data.questions import (
 from sordino.data.schema import (
     LARGEST_NUMBER,
     MISSING_CELLS,
+    PERSON_KEYS,
     Category,
     Column,
     Format,
@@ -500,10 +501,6 @@ EXPLANATION = (
     "spellings of values, bins the bounds between classes of a label that is a number.",
     "Comments tell what was seen in the records: take them out before you give this file to anybody.",
 )
-
-
-PERSON_KEYS = ("person", "max_rows_per_person", "max_sites_per_person")
-"""Keys of a schema on persons, which are written where they are given."""
 
 
 def toml(schema: Schema, head: Sequence[str], comments: Mapping[str, Sequence[str]]) -> str:

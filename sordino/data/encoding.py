@@ -71,6 +71,11 @@ class Encoded:
     persons: list[str] | None = None
     """Code of each row's person; None where the schema declares none."""
 
+    @property
+    def kept_persons(self) -> list[str] | None:
+        """Code of each record's person: those of rows that are kept."""
+        return None if self.persons is None else np.array(self.persons)[self.kept].tolist()
+
 
 class Encoding:
     """Encoding of one table into records; used once."""

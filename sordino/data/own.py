@@ -205,8 +205,7 @@ def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path)
     files = []
     for table, one in zip(tables, found, strict=True):
         labels = [schema.label.values[place] for place in one.labels[one.kept]]
-        codes = None if one.persons is None else np.array(one.persons)[one.kept].tolist()
-        files.append(ClientFile(table.path, one.x[one.kept], labels, None, features, codes))
+        files.append(ClientFile(table.path, one.x[one.kept], labels, None, features, one.kept_persons))
     return files, [sentence for one in found for sentence in one.counted]
 
 

@@ -50,6 +50,9 @@ SHOWN = 12
 """Values of a column that are shown to people."""
 MAX_ROWS = 8
 """Rows of one person that are trained on at most, where nobody says how many."""
+PERSON_KEYS = ("person", "max_rows_per_person", "max_sites_per_person")
+"""Keys on persons, of schemas and of experiments. Earlier versions did not know them: files and identities hold them
+only where they are given."""
 LARGEST_MAX_ROWS = 10_000
 LARGEST_MAX_SITES = 100
 """Largest declarations of a person's rows and clients that are taken for meant."""
@@ -303,6 +306,10 @@ class PersonRules:
     max_sites: int = 1
     """Largest number of pairs of client and code that one person may have: 2 for somebody known to two clients."""
 
+    def keys(self) -> dict[str, Any]:
+        """The declaration as keys of a schema or of an experiment."""
+        return dict(zip(PERSON_KEYS, (self.column, self.max_rows, self.max_sites), strict=True))
+
 
 Column = Annotated[NumberColumn | Category | Identifier | Label, Field(discriminator="kind")]
 
@@ -355,14 +362,7 @@ class Schema(Format):
 
     def with_persons(self, rules: PersonRules | None) -> Schema:
         """The schema with another declaration of whom rows belong to; None leaves it as it is."""
-        if rules is None:
-            return self
-        named = {
-            "person": rules.column,
-            "max_rows_per_person": rules.max_rows,
-            "max_sites_per_person": rules.max_sites,
-        }
-        return Schema.parse(self.document() | named)
+        return self if rules is None else Schema.parse(self.document() | rules.keys())
 
     def inputs(self) -> dict[str, NumberColumn | Category]:
         """The columns that a model sees, in order."""

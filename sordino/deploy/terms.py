@@ -19,7 +19,7 @@ import numpy as np
 
 from sordino.data.dataset import Meaning
 from sordino.data.own import DEFAULT_LABEL
-from sordino.data.schema import Column, Label, NumberColumn, Schema
+from sordino.data.schema import PERSON_KEYS, Column, Label, NumberColumn, Schema
 from sordino.deploy import accuracies
 from sordino.deploy.declarations import (
     check_declared,
@@ -56,8 +56,6 @@ from sordino.terms import BuiltNetwork, Facts, Terms, build_extractor, build_net
 from sordino.trained.models import Description
 from sordino.version import VERSION
 
-PERSON_KEYS = ("person", "max_rows_per_person", "max_sites_per_person")
-"""Keys on persons, which a run's identity holds only where they are given: earlier versions did not know them."""
 CARRIED = (
     *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
     *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),

@@ -69,12 +69,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         "public": None,
     }
     if data.train.persons is not None:
-        rules = data.train.persons.rules
-        declared |= {
-            "person": rules.column,
-            "max_rows_per_person": rules.max_rows,
-            "max_sites_per_person": rules.max_sites,
-        }
+        declared |= data.train.persons.rules.keys()
     if public is not None:
         declared["public"] = str(folder / PUBLIC)
         (folder / PUBLIC).mkdir()

@@ -11,7 +11,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from sordino.data.own import Reading
-from sordino.data.schema import LARGEST_MAX_ROWS, LARGEST_MAX_SITES, PersonRules, Schema, list_values
+from sordino.data.schema import (
+    LARGEST_MAX_ROWS,
+    LARGEST_MAX_SITES,
+    PERSON_KEYS,
+    PersonRules,
+    Schema,
+    list_values,
+)
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, pydantic_message, quoted, unknown
 from sordino.experiment.defaults import (
@@ -43,16 +50,7 @@ SHOWN = ("model", "rounds", "personal")
 """Keys that the sentence on a recommended method names."""
 CLIPPING = "clipping"
 """The hyper-parameter that an experiment without a method has by default."""
-ADDED = (
-    "table",
-    "drop",
-    "categorical",
-    "features",
-    "person",
-    "max_rows_per_person",
-    "max_sites_per_person",
-    "evaluation_share",
-)
+ADDED = ("table", "drop", "categorical", "features", *PERSON_KEYS, "evaluation_share")
 """The keys that a run's identity holds only where they are given: earlier versions did not know them."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""

@@ -132,7 +132,7 @@ def trust_of(summary: Summary, configuration: Mapping[str, Any], shares: int) ->
 
 
 def public_of(summary: Summary, about: Description, columns: list[DataColumn], simulated: bool) -> list[Fact]:
-    """What is taken to be public, and who says so."""
+    """Facts that count as public, and who declares them so."""
     experiment = "the experiment, by whoever wrote it"
     labels = (
         "read from the records"

@@ -66,11 +66,11 @@ class SiteRun:
     rounds: int
     """Rounds for which something left."""
     left: dict[str, int]
-    """How often each release left."""
+    """Number of times that each release left."""
     epsilon: float | None
     """Cost of this run alone for the observer whom the site's limit is about; None where it is infinite."""
     metrics: dict[str, float | None] | None
-    """How well the site's model predicts its own test records since this run."""
+    """Metrics of the site's model after this run, on its own test records."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def _trust(policy: SitePolicy) -> list[str]:
 
 
 def _public(experiments: Mapping[str, Mapping[str, Any]], unit: Unit) -> list[Fact]:
-    """What is taken to be public, and who says so."""
+    """Facts that count as public, and who declares them so."""
     operator = "the experiments, by the server's operator"
     found = [
         Fact("which sites take part, and in which rounds", operator),

@@ -79,7 +79,7 @@ class Statement:
     run: str
     date: str
     started: str
-    """The same date, in ISO 8601."""
+    """Time at which the run was registered, in ISO 8601."""
     version: str
     method: str
     data: str
@@ -139,7 +139,7 @@ class Statement:
     trust: list[str]
     """Sentences on who has to be trusted with what."""
     public: list[Fact]
-    """What is taken to be public, and who says so."""
+    """Facts that count as public, and who declares them so."""
     tuning: str
     """Sentences on what trying out settings has cost."""
     utility: list[str]

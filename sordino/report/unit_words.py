@@ -17,7 +17,7 @@ class UnitWords:
     guessed: str
     """Fact about a unit that an attacker guesses: "whether a client took part"."""
     secret: str
-    """The same in plain words: "whether a certain client took part"."""
+    """Fact that an attacker guesses, in plain words: "whether a certain client took part"."""
     absent: str
     """Units about which a suspicion would be wrong."""
     present: str

@@ -136,7 +136,7 @@ class Sum(TypedDict):
     """Largest epsilon of one client over the runs of one deal alone, at the requested delta; None unless the requested
     unit is a client."""
     sites: int
-    """Of persons, the largest number of clients that one is taken to be known to in all of these runs; else one."""
+    """Largest number of clients that a person is taken to be known to in all of these runs; one for other units."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records or persons, and the unit is a client, or
     records, and the unit is a person."""

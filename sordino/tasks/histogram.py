@@ -66,7 +66,7 @@ def figures_of(task: Classification, released: Released) -> dict[str, Figure | N
 def true_figures(
     task: Classification, probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> dict[str, float | None]:
-    """The same figures from the records themselves, without bins and noise, for simulations; `weights` are those of the
+    """Figures from the records themselves, without bins and noise, for simulations; `weights` are those of the
     records, which need not sum to one."""
     whole = weights / weights.sum()
     if task.positive is None:

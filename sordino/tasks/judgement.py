@@ -165,7 +165,8 @@ def _root(away: Callable[[float], float], far: float, near: float) -> float:
 
 
 def area(scores: np.ndarray, members: np.ndarray) -> float:
-    """How often a member has a higher score than another record; equal scores count half (Mann and Whitney 1947)."""
+    """Share of pairs in which a member has a higher score than another record; equal scores count half (Mann and
+    Whitney 1947)."""
     order, inside = np.sort(scores[~members]), scores[members]
     below, up_to = np.searchsorted(order, inside, "left"), np.searchsorted(order, inside, "right")
     return float((below + up_to).mean() / (2 * len(order)))

@@ -89,8 +89,7 @@ def _encode(table: Table, schema: Schema, written: Format, source: Source) -> tu
     found = Encoding(table, schema, written, source).result()
     refuse(str(table.path), found.problems)
     labels = [schema.label.values[place] for place in found.labels[found.kept]]
-    codes = None if found.persons is None else np.array(found.persons)[found.kept].tolist()
-    return ClientFile(table.path, found.x[found.kept], labels, None, persons=codes), found.counted
+    return ClientFile(table.path, found.x[found.kept], labels, None, persons=found.kept_persons), found.counted
 
 
 def fingerprint_records(file: SiteFile) -> str:
