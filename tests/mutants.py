@@ -2200,6 +2200,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/store/test_importing.py tests/store/test_store.py tests/store/test_lost_journals.py",
         [
             ("import: tables of any shape", "if tables != _statements(made):", "if False:"),
+            (
+                "store: folders of runs are looked at before the lock",
+                "if not version and not tables:\n",
+                "if not version and not tables:\n            if run_folders(self._folder):\n"
+                '                raise damaged(self._folder, "")\n',
+            ),
             ("store: runs may be lost", "if self._has_totals and self._totals() !=", "if False and self._totals() !="),
             (
                 "store: runs are not counted",

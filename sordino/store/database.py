@@ -238,10 +238,11 @@ class Database:
         with self.transaction("deferred"):
             version, tables = self._tables()
         if not version and not tables:
-            if run_folders(self._folder):
-                raise damaged(self._folder, "it has lost its tables")
             with self.transaction("immediate"):
+                # Another process may have made the tables meanwhile, and a run with them.
                 if not self._tables()[1]:
+                    if run_folders(self._folder):
+                        raise damaged(self._folder, "it has lost its tables")
                     for statement in EARLIER.values():
                         self._connection.execute(statement)
                     self._create_totals([])

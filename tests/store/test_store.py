@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -18,7 +19,7 @@ from helpers import COMMAND, QUICK, command, process, refused
 from sordino.errors import UserError
 from sordino.simulator.memory import Memory
 from sordino.store import checkpoint
-from sordino.store.database import DATABASE, NO_ROWS, _chain
+from sordino.store.database import DATABASE, NO_ROWS, Database, _chain
 from sordino.store.store import NewRun, Progress, Store
 from sordino.util.files import KeptFile
 
@@ -333,6 +334,27 @@ def test_several_writers_to_one_store_at_once(tmp_path: Path) -> None:
     rows = Store(tmp_path).all()
     assert len({row.run for row in rows}) == 4
     assert {row.rounds_done for row in rows} == {10}
+
+
+def test_a_store_that_another_process_makes_meanwhile_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Database._tables
+
+    def read_first(database: Database) -> tuple[int, dict[str, str]]:
+        """Read the tables; the first time, another process makes them and a run right after."""
+        found = read(database)
+        monkeypatch.undo()
+        other = Store(tmp_path)
+        other.create("a", about())
+        other.close()
+        return found
+
+    (tmp_path / "sordino.db").touch()
+    monkeypatch.setattr(Database, "_tables", read_first)
+    # A transaction that reads would keep the other process from writing.
+    monkeypatch.setattr(Database, "transaction", lambda self, kind: contextlib.nullcontext())
+    assert len(Store(tmp_path).all()) == 1
 
 
 def _write_often(folder: Path) -> None:
