@@ -9,6 +9,7 @@ __all__ = [
     "registry",
     "result",
     "run_facts",
+    "run_list",
     "run_page",
     "site_page",
     "site_statement",

@@ -238,6 +238,20 @@ def cells(counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], title
     return _figure(title, "".join(drawn), height, [])
 
 
+def budget(spent: float | None, limit: float | None, title: str) -> Markup:
+    """Draw the epsilon that is spent, None where it is infinite, as a bar up to its limit. Without a limit the bar lies
+    on an axis that ends at a power of two."""
+    end = limit or 2.0 ** max(3, math.ceil(math.log2(spent))) if spent else limit or 8.0
+    share = 1.0 if spent is None else min(1.0, spent / end)
+    kind = "loss" if spent is None or (limit is not None and share >= 1) else "near" if limit and share > 0.8 else "spent"
+    height, width = 34, WIDTH - 8
+    ticks = [("0", 4.0, "start"), (f"{end:g}" + (" (limit)" if limit else ""), 4.0 + width - 8, "end")]
+    drawn = f'<rect class="track" x="4" y="2" width="{width - 8}" height="14" rx="3"/>'
+    drawn += f'<rect class="{kind}" x="4" y="2" width="{max(1.0, share * (width - 8)):.1f}" height="14" rx="3"/>'
+    drawn += "".join(_text(x, height - 5, words, "tick", anchor) for words, x, anchor in ticks)
+    return _figure(title, drawn, height, [])
+
+
 def histogram(edges: Sequence[float], counts: Mapping[str, Sequence[float]], title: str, x_title: str) -> Markup:
     """Draw histograms of several groups over each other: counts of numbers between edges."""
     y = Scale(0, 1.05 * max(1.0, *(max(one, default=0) for one in counts.values())), HEIGHT - BOTTOM, TOP)
