@@ -27,7 +27,7 @@ LAYERS = (
     "testing deploy",
     "auditing flower",
     "report",
-    "api papers",
+    "api papers board",
     "cli __init__ __main__",
 )
 """The parts of the package from the lowest to the highest. The audit, which attacks whole runs, stands apart from what

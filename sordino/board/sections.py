@@ -63,7 +63,8 @@ def store_parts(look: StoreLook, budgets: Budgets | None, current: bool, link: L
 
 def _counts(look: StoreLook) -> list[str]:
     found = {state: sum(row.state == state for row in look.rows) for state in ORDER}
-    return [f"{number:,} {STATES.get(state, state)}" for state, number in found.items() if number]
+    told = [f"{number:,} {STATES.get(state, state)}" for state, number in found.items() if number]
+    return [f"{len(look.rows):,} run{'' if len(look.rows) == 1 else 's'}: {told[0]}", *told[1:]] if told else []
 
 
 def run_under_way(row: RunRow, look: StoreLook, link: Link) -> dict[str, Any]:

@@ -47,6 +47,13 @@ class Difference:
     """Number of seeds that both methods have."""
     verdict: Answer
 
+    def reversed(self) -> Difference:
+        """Difference of the other method from this one."""
+        answers: dict[Answer, Answer] = {"better": "worse", "worse": "better"}
+        low, high = None if self.high is None else -self.high, None if self.low is None else -self.low
+        verdict = answers.get(self.verdict, self.verdict)
+        return Difference(self.against, self.method, self.at, -self.mean, low, high, self.seeds, verdict)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the difference."""
         return asdict(self)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from sordino.version import VERSION
 
-__all__ = ["audits", "charts", "gather", "make", "page", "pictures", "runs", "sentences"]
+__all__ = ["answers", "audits", "charts", "gather", "make", "page", "pictures", "runs", "sentences"]
 
 
 def page(title: str, body: Markup) -> str:
