@@ -83,16 +83,16 @@ class BudgetWatch:
                 self._changed.wait_for(lambda: self._wanted is not None and self._wanted[0] != self._done)
                 assert self._wanted is not None
                 key, look = self._wanted
-            begun = time.monotonic()
+            begun, known = time.monotonic(), self._found
             try:
                 found = Budgets(self._sums(look.rows))
-            except UserError as error:
-                found = Budgets([], str(error))
+            except UserError as error:  # perhaps the store is busy: sums that were known stay, and it is tried again
+                found, key = known if known is not None and known.problem is None else Budgets([], str(error)), None
             except Exception as error:  # the page says so, and the board goes on
                 found = Budgets([], f"The runs cannot be added up ({type(error).__name__}: {error}).")
             with self._changed:
                 self._found, self._done = found, key
-            time.sleep(REST * min(6.0, time.monotonic() - begun))
+            time.sleep(REST * min(6.0, max(0.05, time.monotonic() - begun)))
 
     def _sums(self, rows: list[RunRow]) -> list[PeopleBudget]:
         from sordino.store.spending import spending_on_people

@@ -78,7 +78,7 @@ class StoreWatch:
         is told in the look's `problem`."""
         with self._lock:
             seen = self._signature()
-            if seen is None or seen != self._seen:
+            if seen is None or seen != self._seen or self._look.problem is not None:
                 self._look, self._seen = self._read(), seen
             return self._look
 

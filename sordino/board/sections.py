@@ -32,7 +32,7 @@ ORDER = ("running", "stopped", "failed", "done", "removed", "imported")
 STATES = {"running": "under way", "done": "done", "stopped": "stopped", "failed": "failed"}
 
 
-def template(name: str, **values: Any) -> Markup:
+def template(name: str, /, **values: Any) -> Markup:
     """Render a template of the board."""
     return Markup(render(name, PACKAGE, **values))
 
