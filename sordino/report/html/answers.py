@@ -127,9 +127,10 @@ def _answer_for(rows: Sequence[ComparisonRow], told: PageContent) -> str:
     private = [row for row in rest if row.epsilon[view]]
     near = [row for row in private if (one := _from_best(told, row)) is None or one.verdict != "worse"]
     if private:
-        names = ", ".join(method_name(row) for row in near[:MOST_NAMED])
-        names += f" and {len(near) - MOST_NAMED} more" if len(near) > MOST_NAMED else ""
-        parts.append(f"whether it is better than {names} is not shown" if near else "it is better than all others")
+        names = [method_name(row) for row in near[:MOST_NAMED]]
+        names += [f"{len(near) - MOST_NAMED} more"] if len(near) > MOST_NAMED else []
+        named = " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+        parts.append(f"whether it is better than {named} is not shown" if near else "it is better than all others")
     return f"{'; '.join(parts)}."
 
 

@@ -301,7 +301,7 @@ def forest(given: Sequence[Interval], title: str) -> Markup:
         drawn.append(f'<line class="{kind} reach" x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{at + 24}" y2="{at + 24}"/>')
         drawn.append(f'<circle class="{kind}" cx="{x(one.mean):.1f}" cy="{at + 24}" r="4"/>')
     drawn.append(_text(WIDTH / 2, height - 3, "points of accuracy", "axis"))
-    return _figure(title, "".join(drawn), height, [])
+    return _figure(title, "".join(drawn), height, [], " forest")
 
 
 def cells(counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str, x_title: str) -> Markup:
@@ -404,8 +404,9 @@ def _text(x: float, y: float, words: str, kind: str, anchor: str = "middle") -> 
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _figure(title: str, drawn: str, height: float, names: Sequence[tuple[str, int]]) -> Markup:
+def _figure(title: str, drawn: str, height: float, names: Sequence[tuple[str, int]], kind: str = "") -> Markup:
     legend = "".join(f'<li><i class="s{place % COLOURS}"></i>{escape(name)}</li>' for name, place in names)
     listed = f'<ul class="legend">{legend}</ul>' if legend else ""
-    svg = f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">{drawn}</svg>'
+    box, told = f'class="chart{kind}" viewBox="0 0 {WIDTH} {height:g}"', f'role="img" aria-label="{escape(title)}"'
+    svg = f"<svg {box} {told}>{drawn}</svg>"
     return Markup(f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{svg}{listed}</figure>')
