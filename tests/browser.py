@@ -47,7 +47,9 @@ class Tab:
     def value(self, expression: str) -> Any:
         """Value of an expression in the page, which JSON can hold."""
         asked = f"JSON.stringify([{expression}])"
-        return json.loads(self._browser._call("Runtime.evaluate", self._session, expression=asked)["result"]["value"])[0]
+        return json.loads(self._browser._call("Runtime.evaluate", self._session, expression=asked)["result"]["value"])[
+            0
+        ]
 
     def until(self, expression: str) -> None:
         """Wait until an expression in the page is true."""

@@ -1,8 +1,8 @@
 """Pictures of pages in a browser, to be looked at: `make screenshots`.
 
-The report of a comparison, of a run and of an audit, statements on a run and on a site of a trial, boards of a store, of
-a deployment and of a site and, where `make docs` has built it, the documentation: wide, narrow, on a telephone, dark, on
-paper.
+The report of a comparison, of a run and of an audit, statements on a run and on a site of a trial, boards of a store,
+of a deployment and of a site and, where `make docs` has built it, the documentation: wide, narrow, on a telephone,
+dark, on paper.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ def _sites(status: Mapping[str, Any] | None, row: RunRow) -> dict[str, Any] | No
         return None
     asked = status["question"]
     rows = [
-        {**one, "words": WORDS.get(one["standing"], one["standing"])} for one in status["sites"]  # type: ignore[call-overload]
+        {**one, "words": WORDS.get(one["standing"], one["standing"])}
+        for one in status["sites"]  # type: ignore[call-overload]
     ]
     answered = sum(one["standing"] == "answered" for one in rows)
     words = "No question has been asked yet."

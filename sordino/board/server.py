@@ -10,11 +10,11 @@ import json
 import secrets
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from markupsafe import Markup
@@ -58,6 +58,10 @@ class Source(Protocol):
 
     def page(self, path: str, asked: Mapping[str, str], link: Link) -> str:
         """Write a page that is made when it is asked for; `path` is its address without the slash."""
+
+
+Page = Callable[["StoreBoard", Mapping[str, str], Link], str]
+"""Writes a page of a store's board, from what its address asks for."""
 
 
 class StoreBoard:
@@ -109,7 +113,9 @@ class StoreBoard:
 
         found = Account.of(Store(self._folder, must_exist=True, watched=True), self._row(asked).run)
         name = found.row.run
-        return template("ledger.html", title=f"Ledger of {name}", rows=found.documents(), head=found.head, home=link(""))
+        return template(
+            "ledger.html", title=f"Ledger of {name}", rows=found.documents(), head=found.head, home=link("")
+        )
 
     def _study(self, asked: Mapping[str, str], link: Link) -> str:
         from sordino.report.html.make import page_about
@@ -118,7 +124,12 @@ class StoreBoard:
             raise NotFoundError("There is no such comparison or audit in the store.")
         return page_about([str(self._folder / asked["file"])], self._folder)
 
-    PAGES = {"run": _run, "statement": _statement, "ledger": _ledger, "study": _study}
+    PAGES: ClassVar[dict[str, Page]] = {
+        "run": _run,
+        "statement": _statement,
+        "ledger": _ledger,
+        "study": _study,
+    }
 
 
 class SiteBoard:
@@ -160,7 +171,9 @@ class SiteBoard:
         return hypertext(site_statement_of(self._folder))
 
 
-def shell(title: str, parts: Mapping[str, Markup], link: Link, path: str = "", asked: Mapping[str, str] | None = None) -> str:
+def shell(
+    title: str, parts: Mapping[str, Markup], link: Link, path: str = "", asked: Mapping[str, str] | None = None
+) -> str:
     """Write a page whose parts are kept up to date while it is looked at."""
     given = {key: value for key, value in (asked or {}).items() if key != "seen"}
     versions = {name: version_of(html) for name, html in parts.items()}
@@ -198,13 +211,13 @@ class Handler(BaseHTTPRequestHandler):
             status, kind, text = 500, "text/html", self._sentence(told)
         self._send(status, kind, text)
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815
 
     def _refuse(self) -> None:
         self._send(405, "text/plain", "The board only shows: it takes GET and HEAD.\n", {"Allow": "GET, HEAD"})
         self.close_connection = True  # whatever was sent with the question is not read
 
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _refuse
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _refuse  # noqa: N815
 
     def _answer(self) -> tuple[int, str, str]:
         address = urlsplit(self.path)
@@ -226,7 +239,9 @@ class Handler(BaseHTTPRequestHandler):
     def _changes(self, asked: Mapping[str, str]) -> str:
         """JSON document of the parts that are not as they were `seen`: identifier and version of each."""
         seen = dict(pair.partition(":")[::2] for pair in asked.get("seen", "").split(","))
-        found = self.server.source.parts({key: value for key, value in asked.items() if key != "seen"}, self.server.link)
+        found = self.server.source.parts(
+            {key: value for key, value in asked.items() if key != "seen"}, self.server.link
+        )
         versions = {name: version_of(html) for name, html in found.items()}
         new = {name: found[name] for name, version in versions.items() if seen.get(name) != version}
         return json.dumps({"versions": versions, "parts": new})

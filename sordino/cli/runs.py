@@ -108,9 +108,9 @@ def _of_budget(budget: float | None) -> str:
 
 
 def _table(found: list[Any], charged: dict[str, float]) -> Any:
+    from sordino.report.run_list import auc_of, describe_run
     from sordino.report.terminal import terminal_text
     from sordino.report.terminal.columns import Column, Fitting
-    from sordino.report.run_list import auc_of, describe_run
     from sordino.report.terminal.results import epsilon_text
     from sordino.report.wording import bound_words, percent
 

@@ -74,7 +74,11 @@ def scrolling(tab: Tab) -> int:
 def test_every_page_fits_and_complains_of_nothing(
     opened: Browser, ask: Asker, tmp_path: Path, size: tuple[int, int], dark: bool
 ) -> None:
-    links = ["", *{link.partition("?")[0]: link for link in ask().links}.values(), ask.board.link("study", file="compare.json")]
+    links = [
+        "",
+        *{link.partition("?")[0]: link for link in ask().links}.values(),
+        ask.board.link("study", file="compare.json"),
+    ]
     assert len(links) >= 6
     for link in links:
         with opened.tab(address(ask, link), size, dark) as tab:
@@ -165,9 +169,9 @@ def test_a_run_is_seen_going_on(opened: Browser, tmp_path: Path) -> None:
 def test_a_board_that_has_ended_is_noticed(opened: Browser, store: Path) -> None:
     with serving(StoreBoard(store)) as ask, opened.tab(address(ask)) as tab:
         assert tab.value("document.getElementById('lost').hidden")
-        ask.board.token = "other"  # noqa: S105
+        ask.board.token = "other"
         tab.until("!document.getElementById('lost').hidden")
-        ask.board.token = "T"  # noqa: S105
+        ask.board.token = "T"
         tab.until("document.getElementById('lost').hidden")
 
 
@@ -177,4 +181,3 @@ def test_a_page_left_alone_asks_for_next_to_nothing(opened: Browser, ask: Asker)
         time.sleep(5)
         asked = [one for one in tab.seen().requests if "/changes" in one]
     assert 1 <= len(asked) <= 3
-

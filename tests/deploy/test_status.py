@@ -93,7 +93,9 @@ def test_the_board_shows_the_sites_and_the_round(stopped: tuple[Federation, str]
     look = StoreWatch(made.store.folder).look()
     told = run_under_way(look.rows[0], look, lambda path, **asked: f"/{path}")
     assert told["run"] == run
-    assert told["sites"]["words"].startswith("Round 2 of 2 (local, attempt 3): 1 of 3 sites have answered, and at least")
+    assert told["sites"]["words"].startswith(
+        "Round 2 of 2 (local, attempt 3): 1 of 3 sites have answered, and at least"
+    )
     assert [one["words"] for one in told["sites"]["rows"]] == ["has answered", *["works on its answer"] * 2]
     with made.store.lock(run):
         watch = StoreWatch(made.store.folder)

@@ -46,7 +46,10 @@ def told(*rows: ComparisonRow, alone: Sequence[float] = (), **more: Any) -> Page
     for group in groups:
         group.first = group.runs[0]
     _, differences = verdicts(rows, "outsider")
-    return cast(PageContent, SimpleNamespace(groups=groups, comparison=SimpleNamespace(rows=list(rows), differences=differences)))
+    return cast(
+        PageContent,
+        SimpleNamespace(groups=groups, comparison=SimpleNamespace(rows=list(rows), differences=differences)),
+    )
 
 
 LOCAL = row("local", [0.70, 0.71, 0.69], 0.0)
@@ -56,19 +59,23 @@ BAD = row("bad", [0.60, 0.61, 0.59])
 
 
 def test_the_answer_names_the_best_what_it_costs_and_what_is_not_shown() -> None:
-    """By hand: differences from training alone are 10, 11 and 9 points; Student's quantile for two degrees of freedom is
-    4.303, so that the interval is 10 points plus or minus 4.303 / sqrt(3)."""
+    """By hand: differences from training alone are 10, 11 and 9 points; Student's quantile for two degrees of freedom
+    is 4.303, so that the interval is 10 points plus or minus 4.303 / sqrt(3)."""
     assert answer(told(LOCAL, BEST, NEAR, BAD)) == (
-        "good has the best personal accuracy, 80.0%, at epsilon 8.00 for one client (outsider): 10.0 points more than by "
-        "training alone (95% interval +7.5 to +12.5); whether it is better than near is not shown."
+        "good has the best personal accuracy, 80.0%, at epsilon 8.00 for one client (outsider): 10.0 points more than "
+        "by training alone (95% interval +7.5 to +12.5); whether it is better than near is not shown."
     )
     assert answer(told(LOCAL, BEST, BAD)).endswith("(95% interval +7.5 to +12.5); it is better than all others.")
 
 
 def test_where_training_alone_is_ahead_the_answer_says_so() -> None:
     found = answer(told(row("local", [0.9, 0.91, 0.89], 0.0), BEST, BAD))
-    assert found.startswith("No private method is ahead of training alone, which gives 90.0% without spending any privacy")
-    assert "good comes nearest at epsilon 8.00 for one client (outsider): 10.0 points less than by training alone" in found
+    assert found.startswith(
+        "No private method is ahead of training alone, which gives 90.0% without spending any privacy"
+    )
+    assert (
+        "good comes nearest at epsilon 8.00 for one client (outsider): 10.0 points less than by training alone" in found
+    )
 
 
 def test_units_are_answered_apart() -> None:
@@ -80,7 +87,9 @@ def test_units_are_answered_apart() -> None:
 def test_what_protects_nobody_is_never_the_best_private_method() -> None:
     bare = row("bare", [0.99, 0.99, 0.98], None)
     assert answer(told(LOCAL, BEST, bare)).startswith("good has the best personal accuracy")
-    assert "bare has the best personal accuracy, 98.7%, without protection: epsilon is infinite." in answer(told(bare, row("b", [0.1] * 3, None)))
+    assert "bare has the best personal accuracy, 98.7%, without protection: epsilon is infinite." in answer(
+        told(bare, row("b", [0.1] * 3, None))
+    )
     pictures = " ".join(forest(told(LOCAL, BEST, bare)))
     assert pictures.count("ε ∞") == 2
 
@@ -104,14 +113,16 @@ def test_the_class_that_is_looked_for_is_in_the_headline() -> None:
     metrics = {"recall": Metric(mean=0.711, worst_tenth=None, clients=3)}
     both = told(LOCAL, BEST, positive="ill", metrics=metrics)
     assert "80.0% and finds 71.1% of the class ill (recall), at epsilon" in answer(both)
-    assert "of their own test records and find 71.1% of the class ill (recall)" in answer(told(BEST, positive="ill", metrics=metrics))
+    assert "of their own test records and find 71.1% of the class ill (recall)" in answer(
+        told(BEST, positive="ill", metrics=metrics)
+    )
     assert "recall" not in answer(told(BEST, positive=None, metrics=metrics))
 
 
 def test_a_run_is_answered_by_itself() -> None:
     assert answer(told(BEST, alone=[0.9, 0.9, 0.9])) == (
-        "The clients' models are right on 80.0% of their own test records, 10.0 points less than by training alone (95% "
-        "interval -15.0 to -5.0), at epsilon 8.00 for one client (outsider)."
+        "The clients' models are right on 80.0% of their own test records, 10.0 points less than by training alone "
+        "(95% interval -15.0 to -5.0), at epsilon 8.00 for one client (outsider)."
     )
     assert "without spending any privacy" in answer(told(LOCAL))
     unknown = row("x", [0.5], accuracy={"personal": None, "personal_worst": None, "start": None, "global": None})
@@ -155,7 +166,10 @@ def test_a_difference_is_turned_around() -> None:
 
 def test_few_clients_have_names_on_their_bars() -> None:
     few = charts.gains([("north", 0.1), ("south", -0.2)], "t", "x")
-    assert [re.sub("<[^>]+>", "", one) for one in re.findall(r'<text class="name".*?</text>', few)] == ["north", "south"]
+    assert [re.sub("<[^>]+>", "", one) for one in re.findall(r'<text class="name".*?</text>', few)] == [
+        "north",
+        "south",
+    ]
     assert re.findall(r'<rect class="(\w+)"', few) == ["gain", "loss"]
     many = charts.gains([(f"c{number}", 0.1) for number in range(charts.MOST_BARS + 1)], "t", "x")
     assert 'class="name"' not in many

@@ -50,11 +50,11 @@ class ServerStatus:
         self._question: dict[str, Any] | None = None
         self._written: str | None = None
 
-    def present(self, reached: Collection[bytes], taking_part: Collection[bytes], refusals: Mapping[bytes, str]) -> None:
+    def present(self, reached: Collection[bytes], enrolled: Collection[bytes], refusals: Mapping[bytes, str]) -> None:
         """Note who is there: the sites that can be reached, those that take part, and why others refuse to."""
         for one in (member.identity for member in self._roster):
-            refuses = one in refusals and one not in taking_part
-            there: Standing = "takes part" if one in taking_part else "connected" if one in reached else "absent"
+            refuses = one in refusals and one not in enrolled
+            there: Standing = "takes part" if one in enrolled else "connected" if one in reached else "absent"
             self._present[one] = "refuses" if refuses else there
             if refuses:
                 self._why[one] = refusals[one]

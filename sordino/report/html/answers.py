@@ -33,15 +33,16 @@ def forest(told: PageContent) -> list[Markup]:
         return []
     view = _view(told)
     free = [row for row in rows if row.epsilon[view] == 0]
-    against = [_interval(row, _from_alone(told, row), view) for row in rows if row not in free]
+    alone = [(row, _from_alone(told, row)) for row in rows if row not in free]
+    against = [_interval(row, found, view) for row, found in alone if found is not None]
     from_best = [_interval(row, _from_best(told, row), view) for row in rows]
     title = f"Points of accuracy against {{}}, with {CONFIDENCE:.0%} intervals over seeds"
     if all(row.seeds < 2 for row in rows):
         title = "Points of accuracy against {}; from one seed, so chance is not ruled out"
-    found = [charts.forest([one for one in against if one is not None], title.format("training alone"))]
+    found = [charts.forest(against, title.format("training alone"))]
     units = {row.unit for row in rows if row.epsilon[view]}
     best = "the best method" if len(units) < 2 else "the best method that protects the same"
-    return [one for one in [*found, charts.forest([one for one in from_best if one], title.format(best))] if one]
+    return [one for one in [*found, charts.forest(from_best, title.format(best))] if one]
 
 
 def found_of_class(group: Group) -> tuple[str, float] | None:
@@ -188,9 +189,10 @@ def _tested(told: PageContent, row: ComparisonRow, other: ComparisonRow) -> Diff
     return difference(row.sample(), other.sample())
 
 
-def _interval(row: ComparisonRow, found: Difference | None, view: View) -> Interval | None:
+def _interval(row: ComparisonRow, found: Difference | None, view: View) -> Interval:
+    """Line of a picture; the best method has no difference from itself."""
     epsilon = row.epsilon[view]
     note = "no privacy spent" if epsilon == 0 else f"ε {epsilon_words(epsilon)}"
     if found is None:
-        return Interval(method_name(row), note, 0.0, None, None, "the best") if _percent(row) else None
+        return Interval(method_name(row), note, 0.0, None, None, "the best")
     return Interval(method_name(row), note, found.mean, found.low, found.high)
