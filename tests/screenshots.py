@@ -42,7 +42,7 @@ def leave(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Fai
 def statements(folder: Path, run: str) -> dict[str, Path]:
     """Statements on a run, and on a site of a trial."""
     shutil.rmtree(folder / "trial", ignore_errors=True)
-    with federation(folder / "trial", 3, method="dp-fedsgd", epsilon=2.0, minimum_cohort=3) as made:
+    with federation(folder / "trial", 3, method="dp-fedsgd", epsilon=2.0, minimum_cohort=3, spare_turns=3) as made:
         made.allow_runs(2)
         made.run()
         with contextlib.suppress(UserError):  # one that two sites have left stays under way

@@ -207,32 +207,42 @@ RULES = {
 """Rules that a site's page shows, in words."""
 
 
-def site_parts(status: Mapping[str, Any], rules: Mapping[str, Any], warnings: Sequence[str]) -> dict[str, Markup]:
+def site_parts(
+    status: Mapping[str, Any], rules: Mapping[str, Any], warnings: Sequence[str], link: Link
+) -> dict[str, Markup]:
     """Parts of the page of a site.
 
     Args:
         status: What `sordino site status` shows.
         rules: The site's rules as a document.
         warnings: Sentences on what is wrong.
+        link: Makes addresses.
     """
     spent, limit, view = status["spent"][status["promised"]], status["max_epsilon"], status["promised"]
     unknown = status["unwitnessed"] is not None
     figure = "unknown" if unknown else epsilon_words(spent)
     title = f"Epsilon {figure} of {epsilon_words(limit)} for one {status['unit']}"
+    wrong = unknown or status["spoiled"] or status["doubtful"] or status["rules_changed"]
     words = (
-        f"This site's runs have cost one {status['unit']} an epsilon of {figure} for the {view}, spent or reserved, of "
-        f"at most {epsilon_words(limit)} at delta = {delta_text(status['max_delta'])}."
+        "What this site's runs have cost is unknown, and it takes part in none."
+        if unknown
+        else (
+            f"This site's runs have cost one {status['unit']} an epsilon of {figure} for the {view}, spent or reserved, of "
+            f"at most {epsilon_words(limit)} at delta = {delta_text(status['max_delta'])}."
+        )
     )
     bar = "" if unknown else charts.budget(spent, limit, title)
     runs = [{**run, "figures": [percent(run[key]) for key in ("personal", "global")]} for run in status["runs"]]
     shown = [(words, _rule(rules[key])) for key, words in RULES.items() if rules.get(key) is not None]
     observers = {name: "unknown" if unknown else epsilon_words(value) for name, value in status["spent"].items()}
     return {
-        "head": template("site_head.html", status=status, warnings=warnings, words=words, bar=bar),
+        "head": template(
+            "site_head.html", status=status, warnings=warnings, kind="bad" if wrong else "warn", words=words, bar=bar
+        ),
         "observers": template("site_observers.html", observers=observers, view=view),
         "runs": template("site_runs.html", runs=list(reversed(runs))),
         "rules": template("site_rules.html", rules=shown, roster=status["roster"]),
-        "ledger": template("site_ledger.html", status=status),
+        "ledger": template("site_ledger.html", status=status, statement=link("statement")),
     }
 
 

@@ -145,7 +145,7 @@ class SiteBoard:
 
     def parts(self, asked: Mapping[str, str], link: Link) -> dict[str, Markup]:
         try:
-            return site_parts(*self._read())
+            return site_parts(*self._read(), link)
         except UserError as error:
             return {"head": template("problem.html", sentence=str(error))}
 
