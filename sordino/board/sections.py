@@ -224,13 +224,11 @@ def site_parts(
     title = f"Epsilon {figure} of {epsilon_words(limit)} for one {status['unit']}"
     wrong = unknown or status["spoiled"] or status["doubtful"] or status["rules_changed"]
     words = (
-        "What this site's runs have cost is unknown, and it takes part in none."
-        if unknown
-        else (
-            f"This site's runs have cost one {status['unit']} an epsilon of {figure} for the {view}, spent or reserved, of "
-            f"at most {epsilon_words(limit)} at delta = {delta_text(status['max_delta'])}."
-        )
+        f"This site's runs have cost one {status['unit']} an epsilon of {figure} for the {view}, spent or reserved, "
+        f"of at most {epsilon_words(limit)} at delta = {delta_text(status['max_delta'])}."
     )
+    if unknown:
+        words = "What this site's runs have cost is unknown, and it takes part in none."
     bar = "" if unknown else charts.budget(spent, limit, title)
     runs = [{**run, "figures": [percent(run[key]) for key in ("personal", "global")]} for run in status["runs"]]
     shown = [(words, _rule(rules[key])) for key, words in RULES.items() if rules.get(key) is not None]
