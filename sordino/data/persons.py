@@ -66,15 +66,23 @@ def number_codes(codes: Sequence[str], clients: np.ndarray) -> np.ndarray:
     return np.array([known.setdefault(pair, len(known)) for pair in pairs], dtype=np.int64)
 
 
-def draw_rows(person: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
-    """bool (records,): at most `most` records of each person, drawn at random; `person` numbers each record's."""
-    order = np.lexsort((random.random(len(person)), person))
-    ordered = person[order]
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else np.zeros(0, np.int64)
-    lengths = np.diff(np.append(begins, len(ordered)))
-    rank = np.arange(len(ordered)) - np.repeat(begins, lengths)
-    drawn = np.zeros(len(person), dtype=bool)
-    drawn[order] = rank < most
+def draw_rows(person: np.ndarray, most: int, stream: Sequence[int]) -> np.ndarray:
+    """Draw at most `most` records of each person at random, bool (records,).
+
+    Each person has draws of its own: how many rows somebody has does not decide which rows of others are taken.
+
+    Args:
+        person: int64 (records,): number of each record's person.
+        most: largest number of records of one person.
+        stream: numbers that identify this choice.
+    """
+    order = np.argsort(person, kind="stable")
+    numbers, begins, rows = np.unique(person[order], return_index=True, return_counts=True)
+    drawn = np.ones(len(person), dtype=bool)
+    for place in np.flatnonzero(rows > most).tolist():
+        random = np.random.default_rng([*stream, int(numbers[place])])
+        left_out = random.permutation(int(rows[place]))[most:]
+        drawn[order[begins[place] + left_out]] = False
     return drawn
 
 
