@@ -4117,6 +4117,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "deploy/site/judging.py",
+        "tests/deploy/test_tables.py",
+        [("persons: rows are judged on", ", persons=made.kept_persons)", ")")],
+    ),
+    (
         "deploy/site/verify.py",
         "tests/deploy/test_persons_at_sites.py",
         [
