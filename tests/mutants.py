@@ -3908,8 +3908,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/data/test_codes_of_persons.py tests/privacy/test_persons.py",
         [
             ("persons: any number of rows", "left_out]] = False", "left_out]] = True"),
-            ("persons: the first rows are drawn", "random.permutation(int(rows[place]))", "np.arange(int(rows[place]))"),
+            (
+                "persons: the first rows are drawn",
+                "random.permutation(int(rows[place]))",
+                "np.arange(int(rows[place]))",
+            ),
             ("persons: others' rows move draws", "int(numbers[place])])", "len(person)])"),
+            ("persons: those without a code are one", "casefold() not in NOBODY", "casefold() != ''"),
             ("persons: codes are compared over clients", "zip(clients.tolist(), codes", "zip(0 * clients, codes"),
             (
                 "persons: shares of more than one",
@@ -3917,6 +3922,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "np.where(steps < rows, 1.0, 0.0)",
             ),
         ],
+    ),
+    (
+        "data/encoding.py",
+        "tests/data/test_codes_of_persons.py",
+        [("persons: rows without a code are kept", " and names_somebody(text) for text", " for text")],
+    ),
+    (
+        "data/own.py",
+        "tests/data/test_codes_of_persons.py",
+        [("persons: records without a code are kept", "all(map(names_somebody, codes))", "all(codes)")],
     ),
     (
         "data/federate.py",

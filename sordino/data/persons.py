@@ -10,6 +10,13 @@ import torch
 
 from sordino.data.schema import PersonRules
 
+NOBODY = frozenset(
+    {"", "na", "n/a", "n.a.", "#n/a", "nan", "nat", "none", "null", "nil", "<na>", "missing", "unknown", "?", "-", "--"}
+    | {"inf", "-inf"}
+)
+"""Texts that stand for a code that is missing, in small letters. All persons without a code would else be one, whose
+mean each of them moves by more than is charged for it."""
+
 
 @dataclass(frozen=True)
 class Persons:
@@ -51,6 +58,11 @@ def code_of(text: str) -> str:
     text = text.strip()
     whole, point, zeros = text.partition(".")
     return whole if point and whole.isascii() and whole.isdigit() and not zeros.strip("0") else text
+
+
+def names_somebody(text: str) -> bool:
+    """Whether a text is a code, and not one of the words for one that is missing."""
+    return code_of(text).casefold() not in NOBODY
 
 
 def number_codes(codes: Sequence[str], clients: np.ndarray) -> np.ndarray:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sordino.data import federate, load
 from sordino.data.draft import draft
-from sordino.data.own import Reading
-from sordino.data.persons import code_of, collect, draw_rows, number_codes
+from sordino.data.own import Reading, read_arrays
+from sordino.data.persons import code_of, collect, draw_rows, names_somebody, number_codes
 from sordino.data.schema import PersonRules, Schema
 from sordino.data.selection import fewer
 from sordino.errors import UserError
@@ -52,9 +52,25 @@ def test_one_code_in_other_words(text: str) -> None:
     assert code_of(text) == "1"
 
 
+NOBODY = ["", " ", "NA", "n/a", "nan", "NaN", "None", "NULL", "<NA>", "NaT", "?", "-", "#N/A", "unknown", "inf"]
+"""Words of files for a value that is missing, whichever program wrote them."""
+
+
+@pytest.mark.parametrize("text", NOBODY)
+def test_words_for_a_missing_code_are_nobodys(text: str, tmp_path: Path) -> None:
+    """All who have none would else be one person: one of them moves its mean by more than is charged."""
+    assert not names_somebody(text)
+    assert read(clinics(tmp_path, north=f"a {text.strip()}:2 b:2")).person.tolist() == [0, 1, 1]
+    x, y = np.ones((4, 2), np.float32), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "north.npz", x=x, y=y, person=np.array(["a", text, text, "b"]))
+    with pytest.raises(UserError, match="a record without a code"):
+        read_arrays(tmp_path / "north.npz")
+
+
 def test_codes_that_differ_are_of_different_persons() -> None:
     codes = ["7", "007", "1_0", "10", "1E5", "100000", "123456789012345678", "123456789012345679", "a1", "A1", "1.50"]
     assert len({code_of(code) for code in codes}) == len(codes)
+    assert all(names_somebody(code) for code in codes)
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 4))

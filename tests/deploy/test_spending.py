@@ -149,6 +149,4 @@ def test_an_accepted_ledger_has_nothing_to_spend_until_it_is_confirmed() -> None
         for limit in (math.inf, 2.0):
             assert found.fits(rules("record", limit)) == bool(confirmed)
         assert found.epsilon(Unit.RECORD, DELTA) == (2.0 if confirmed else math.inf)
-    assert not SiteSpending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits(
-        rules("record", 9.0)
-    )
+    assert not SiteSpending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits(rules("record", 9.0))
