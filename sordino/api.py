@@ -104,6 +104,7 @@ def compare(
     sweep: Mapping[str, Sequence[Any]] | None = None,
     jobs: int | None = 1,
     tune: Mapping[str, Sequence[Any]] | None = None,
+    judge: str | None = None,
     progress: bool | None = None,
     **keys: Any,
 ) -> ComparisonResult:
@@ -115,6 +116,8 @@ def compare(
         seeds: Number of seeds.
         sweep: Values of keys to go through, such as `{"clients": [20, 100]}`.
         jobs: Number of runs at a time; None chooses it by the size of the runs.
+        judge: Figure that methods are ranked by, best first: "personal", "global", "worst-tenth" or "AUC"; by default
+            the verdict is about personal accuracy, and methods keep their order.
         tune: Values of hyper-parameters to choose from on seeds that are not reported: `{"rate": [0.01, 0.1]}`.
         progress: Whether a progress bar is shown; by default in notebooks only.
         keys: Keys of an experiment file; `epsilon` may be a list of budgets.
@@ -130,8 +133,8 @@ def compare(
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:
-        found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
-    return ComparisonResult(found)
+        found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune, judge=judge)
+    return ComparisonResult(found, chosen.store)
 
 
 @dataclass(frozen=True)
