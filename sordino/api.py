@@ -18,6 +18,9 @@ from typing import Any
 
 from sordino.auditing.suite import ALL_TIERS, TRIALS
 from sordino.auditing.suite import audit as audit_claims
+from sordino.data.federate import DEFAULT_CLIENTS, DEFAULT_PARTITION
+from sordino.data.handed import partition, take
+from sordino.data.own import DEFAULT_LABEL
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -45,10 +48,14 @@ __all__ = [
     "compare",
     "load_models",
     "make_report",
+    "partition",
     "plan",
     "resume",
     "run",
 ]
+
+HANDED = "data"
+"""Folder of a store for records that Python handed over."""
 
 
 def run(
@@ -66,7 +73,9 @@ def run(
         watch: Called with a `RoundReport` after each round.
         log: Where rounds are logged: "tensorboard", "mlflow" or "wandb".
         progress: Whether a progress bar is shown; by default in notebooks only.
-        keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`.
+        keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`. `data` may also be
+            records: a dictionary `{client: (x, y)}`, arrays `(x, y)` or `(x, y, x_test, y_test)`, a torch data set of
+            pairs, or a Hugging Face data set. They are written into the store, where a resumed run finds them.
     """
     prepared = prepare(_experiment(experiment, keys))
     with _display(progress) as screen, log_runs(screen, log, prepared.experiment.store) as display:
@@ -177,6 +186,25 @@ def audit(
 
 
 def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:
+    """Experiment that a file and keywords describe. Records that are handed over are written into its store first."""
+    data = keys.get("data")
+    if data is None or isinstance(data, str | Path):
+        return _described(file, keys, methods)
+    rest = {key: value for key, value in keys.items() if key != "data"}
+    described = _described(file, rest, methods)
+    handed = take(data, described.label or DEFAULT_LABEL)
+    rest["data"] = str(handed.write(described.store / HANDED))
+    if handed.names is not None and described.labels is None:
+        rest["labels"] = handed.names
+    if not handed.owned:
+        if described.partition == "natural":
+            raise UserError("These records belong to no client yet: name a partition that deals them, such as 'iid'.")
+        rest["partition"] = described.partition or DEFAULT_PARTITION
+        rest["clients"] = described.clients or DEFAULT_CLIENTS
+    return _described(file, rest, methods)
+
+
+def _described(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str]) -> Experiment:
     if file is None:
         return Experiment.make(keys, methods=methods)
     if not isinstance(file, str | Path):

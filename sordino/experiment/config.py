@@ -91,9 +91,10 @@ class Experiment(BaseModel):
     records: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
-    """Rule that deals records to clients: iid, dirichlet:ALPHA, shards:S, labels:P%, natural, or
-    `package.module:function`, a function of labels, number of clients and a random generator that gives each record's
-    client."""
+    """Rule that deals records to clients: iid, dirichlet:ALPHA (skewed labels), quantity:ALPHA (clients of different
+    sizes), shards:S, labels:P%, natural, or `package.module:function`, a function of labels, number of clients and a
+    random generator that gives each record's client. The first three may have a least number of records for each
+    client, as in dirichlet:0.5,min=20."""
     clients: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Number of clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
