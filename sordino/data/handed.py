@@ -21,6 +21,7 @@ import numpy as np
 
 from sordino.data.federate import usual_names
 from sordino.data.partition import NOBODY, deal, parse
+from sordino.data.sequences import TOKENS
 from sordino.errors import FAILURES, UserError, quoted, writing
 from sordino.tasks import Classification
 
@@ -31,7 +32,8 @@ EVERYBODY = "everybody"
 SPLITS = {"train", "test", "validation"}
 ACCEPTED = (
     "data is the name of a data set or a folder, a dictionary {client: (x, y)}, a pair of arrays (x, y), or (x, y, "
-    "x_test, y_test), a torch data set of pairs, or a Hugging Face data set"
+    "x_test, y_test), an array of whole numbers with a sequence of tokens in each row, a torch data set of pairs, or a "
+    "Hugging Face data set"
 )
 
 
@@ -106,6 +108,8 @@ def partition(
     if handed.owned or rule.kind == "natural":
         raise UserError("These records have clients already: run(data=...) takes them as they are.")
     (arrays,) = handed.clients.values()
+    if TOKENS in arrays:
+        raise UserError("Sequences of tokens have no labels to be dealt by: run(data=..., partition=...) deals them.")
     names, targets = np.unique(arrays["y"], return_inverse=True)
     task = Classification.of(tuple(map(str, names.tolist())))
     dealt = deal(rule, targets.reshape(-1), task, clients, np.random.default_rng([seed, 0]))
@@ -140,6 +144,8 @@ def _arrays_of(data: Any, where: str, label: str) -> Arrays:
         return _checked(
             {name: _array(one, f"{name} of {where}") for name, one in zip(names, data, strict=False)}, where
         )
+    if getattr(data, "ndim", 0) == 2 and _array(data, where).dtype.kind in "iu":
+        return {TOKENS: _array(data, where)}
     if not isinstance(data, Sequence) and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return _checked(_from_pairs(data, where), where)
     if hasattr(data, "__iter__") and not hasattr(data, "__len__"):

@@ -109,7 +109,7 @@ def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rn
             f"There are more clients ({clients}) than records to deal ({len(targets)}); ask for fewer clients."
         )
     if partition.function is not None:
-        return deal_own(partition, targets, clients, rng)
+        return deal_own(partition, targets if targets.ndim == 1 else task.group(targets), clients, rng)
     if partition.least * clients > len(targets):
         raise UserError(
             f"{clients} clients with {partition.least} records each need {partition.least * clients} records, but "

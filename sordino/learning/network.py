@@ -207,12 +207,12 @@ class Learner:
             return float("nan"), float("nan")
         self.bind(flat)
         self.module.eval()
-        total, right = 0.0, 0
+        total, right = 0.0, 0.0
         with torch.no_grad():
             for part, targets in zip(x.split(1000), y.split(1000), strict=True):
                 outputs = self.module(part)
                 total += float(self.task.summed_loss(outputs, targets))
-                right += int(self.task.right(outputs, targets).sum())
+                right += float(self.task.right(outputs, targets).sum())
         self.module.train()
         return total / len(y), right / len(y)
 
@@ -270,7 +270,10 @@ class Records:
     @property
     def weight(self) -> Tensor:
         """One for a record, zero for padding."""
-        return torch.ones_like(self.y, dtype=self.x.dtype) if self.valid is None else self.valid
+        if self.valid is not None:
+            return self.valid
+        first = self.y if self.y.dim() == 1 else self.y.flatten(1)[:, 0]  # of a sequence of targets
+        return torch.ones_like(first, dtype=self.x.dtype)
 
     def afresh(self) -> Records:
         """A copy whose orders begin again with the first, so that a second model sees the same batches."""
