@@ -114,6 +114,7 @@ def compare(
     jobs: int | None = 1,
     tune: Mapping[str, Sequence[Any]] | None = None,
     judge: str | None = None,
+    devices: Sequence[str] = (),
     progress: bool | None = None,
     **keys: Any,
 ) -> ComparisonResult:
@@ -127,6 +128,8 @@ def compare(
         jobs: Number of runs at a time; None chooses it by the size of the runs.
         judge: Figure that methods are ranked by, best first: "personal", "global", "worst-tenth" or "AUC"; by default
             the verdict is about personal accuracy, and methods keep their order.
+        devices: Torch devices, such as ["cuda:0", "cuda:1"], to which runs are dealt in turn; with `jobs=None` there is
+            one run at a time on each.
         tune: Values of hyper-parameters to choose from on seeds that are not reported: `{"rate": [0.01, 0.1]}`.
         progress: Whether a progress bar is shown; by default in notebooks only.
         keys: Keys of an experiment file; `epsilon` may be a list of budgets.
@@ -142,7 +145,9 @@ def compare(
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:
-        found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune, judge=judge)
+        found = compare_methods(
+            chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune, judge=judge, devices=devices
+        )
     return ComparisonResult(found, chosen.store)
 
 

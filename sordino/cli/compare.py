@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
+from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, parts, taking
 from sordino.cli.run import getting_ready, progress_display, show_meaning
 from sordino.errors import UserError, check_writable, writing
 from sordino.experiment.defaults import COMPARED, FEW_SITES, in_store
@@ -53,6 +53,14 @@ Jobs = Annotated[
 Picture = Annotated[
     Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
 ]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE,DEVICE",
+        help="Deal the runs to these torch devices, one at a time on each, as in cuda:0,cuda:1. [default: the key "
+        "device, which is cpu]",
+    ),
+]
 Judged = Annotated[
     str | None,
     typer.Option(
@@ -85,6 +93,7 @@ def compare(
     tune: TuningGrid = None,
     tuning_seeds: TuningSeeds = 1,
     jobs: Jobs = None,
+    devices: Devices = None,
     judge: Judged = None,
     export: Export = None,
     picture: Picture = None,
@@ -140,6 +149,7 @@ def compare(
             grid=grid_of(tune) if tune else None,
             tuning_seeds=tuning_seeds,
             judge=judge,
+            devices=parts(devices),
         )
     document = _write_files(found, chosen, picture if drawn else None, csv)
     if export is not None:

@@ -183,7 +183,8 @@ class Experiment(BaseModel):
     """Whether the noisy gradient steps of record-level methods are compiled, which takes half a minute once and needs a
     C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""
     device: str = "cpu"
-    """Where training happens: a torch device. Workers are for the CPU."""
+    """Where training happens: a torch device. Workers are for the CPU. Elsewhere values differ in their last bits, and
+    noise is drawn from a random number of the run."""
     evaluate_every: int = Field(default=1, ge=1, le=LARGEST_COUNT)
     """Evaluate each so many rounds, and after the last."""
     store: Path = DEFAULT_STORE
@@ -412,9 +413,9 @@ class Experiment(BaseModel):
         return self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
     def decisive(self) -> dict[str, Any]:
-        """The keys that decide a simulation's results: the place and the number of processes do not, nor what earlier
-        runs have spent, nor what concerns real machines only."""
-        indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
+        """The keys that decide a simulation's results: the place, the number of processes and the device do not, nor
+        what earlier runs have spent, nor what concerns real machines only."""
+        indifferent = {"store", "workers", "device", "data_dir", "data", "budget_over_runs", *DEPLOYED}
         unused = {key for key in ADDED if not getattr(self, key)}
         decided = self.model_dump(mode="json", exclude=indifferent | unused)
         if self.features is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -13,6 +14,7 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
+from sordino.experiment.prepare import check_device
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.store.run_summary import Accuracies, Against, Fairness, Summary
@@ -192,6 +194,7 @@ def compare(
     grid: Sweep | None = None,
     tuning_seeds: int = 1,
     judge: str | None = None,
+    devices: Sequence[str] = (),
 ) -> Comparison:
     """Run each method with each of several seeds, at each point of a sweep, and put the results side by side.
 
@@ -208,23 +211,28 @@ def compare(
         tuning_seeds: number of those seeds.
         judge: name of the figure that methods are ranked by, best first; without one the verdict is about personal
             accuracy, and rows stand in the order asked for.
+        devices: torch devices to which runs are dealt in turn, instead of that of `experiment`. Where `jobs` is None
+            there is one run at a time on each.
     """
     if not methods:
         raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
     check_seeds(seeds)
     ranked_by = PERSONAL if judge is None else judge_of(judge)
+    for device in devices:
+        check_device(device)
+    jobs = len(devices) if devices and jobs is None else jobs
     display, sweep, methods = display or Silent(), sweep or {}, list(dict.fromkeys(methods))
     reported = range(experiment.seed, experiment.seed + seeds)
     tuned: list[Tuned] = []
     if grid:
         others = range(reported.stop, reported.stop + tuning_seeds)
-        tuned = tune(_ground(experiment, others, display, jobs), methods, grid)
+        tuned = tune(_ground(experiment, others, display, jobs, devices), methods, grid)
         methods = list(dict.fromkeys(one.chosen for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
     same = _same(methods, wanted)
     for name, first in same.items():
         display.say(f"{name} makes the same runs as {first}: the table shows them once.")
-    results = _run_cells(wanted, display, jobs, experiment)
+    results = _run_cells(wanted, display, jobs, experiment, devices)
     with contextlib.closing(Store(experiment.store, must_exist=True)) as store:
         rows = [
             _row(name, at, [results[cell.key] for cell in wanted if (cell.method, cell.at) == (name, at)], store)
@@ -261,22 +269,30 @@ def _comparison(
     return Comparison(rows, sentences, spent, list(sweep), differences, judge=judge.name)
 
 
-def _ground(experiment: Experiment, seeds: range, display: Display, jobs: int | None) -> TuningRuns:
+def _ground(
+    experiment: Experiment, seeds: range, display: Display, jobs: int | None, devices: Sequence[str]
+) -> TuningRuns:
     """Runs of contenders on seeds that are not reported."""
     return TuningRuns(
         cells=lambda texts: cells(experiment, texts, {}, seeds),
-        run=lambda wanted: _run_cells(wanted, display, jobs, experiment),
+        run=lambda wanted: _run_cells(wanted, display, jobs, experiment, devices),
     )
 
 
 def _run_cells(
-    wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment
+    wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment, devices: Sequence[str]
 ) -> dict[str, Summary]:
-    """Run all cells; returns their summaries by the cells' keys."""
+    """Run all cells, dealt to the devices where there are some; returns their summaries by the cells' keys."""
     different: dict[str, Cell] = {}
     for cell in wanted:  # what is the same at several points of a sweep is told as none of them
         different[cell.key] = replace(cell, at={}) if cell.key in different else cell
-    return dict(zip(different, results_of(list(different.values()), display, jobs, experiment), strict=True))
+    dealt = list(different.values())
+    if devices:  # the device is no part of a cell's key, nor of a run's identity
+        turns = zip(dealt, itertools.cycle(devices), strict=False)
+        dealt = [
+            replace(cell, experiment=cell.experiment.model_copy(update={"device": device})) for cell, device in turns
+        ]
+    return dict(zip(different, results_of(dealt, display, jobs, experiment), strict=True))
 
 
 def _same(methods: Sequence[str], wanted: Sequence[Cell]) -> dict[str, str]:
