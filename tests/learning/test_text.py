@@ -102,7 +102,7 @@ def test_the_next_token_is_learned(method: str, model: str, keys: dict[str, Any]
     assert said.shape == (5, 48)
 
 
-@pytest.mark.parametrize("model", ["NextTransformer", "NextLSTM"])
+@pytest.mark.parametrize("model", ["NextLSTM", pytest.param("NextTransformer", marks=pytest.mark.slow)])
 def test_sequences_are_protected_one_by_one(model: str, tmp_path: Path) -> None:
     """A run with private gradients of whole sequences pays for each as for one record."""
     data = {name: songs(12, 4, seed) for seed, name in enumerate(("a", "b"))}

@@ -170,7 +170,7 @@ def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -
     spread = f"mean ± spread over {seeds} seeds" if seeds > 1 else "one seed"
     binary, begun = (any(found) for found in ([row.auc for row in rows], [row.accuracy["start"] for row in rows]))
     auc = " and area under the curve (AUC)" if binary else ""
-    title = f"accuracy in %{auc} ({spread}), then epsilon for each observer, and spread over clients and cost of a run"
+    title = f"accuracy in %{auc} ({spread}), then epsilon for each observer"
     columns = [
         Column("method", left=True),
         *(Column("budget" if key == "epsilon" else key, left=True) for key in sweep),
