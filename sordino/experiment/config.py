@@ -415,9 +415,10 @@ class Experiment(BaseModel):
     def decisive(self) -> dict[str, Any]:
         """The keys that decide a simulation's results: the place, the number of processes and the device do not, nor
         what earlier runs have spent, nor what concerns real machines only."""
-        indifferent = {"store", "workers", "device", "data_dir", "data", "budget_over_runs", *DEPLOYED}
+        indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
         unused = {key for key in ADDED if not getattr(self, key)}
         decided = self.model_dump(mode="json", exclude=indifferent | unused)
+        decided["device"] = "cpu"  # wherever it is: earlier versions held it, and their runs keep their identity
         if self.features is not None:
             decided["features"] = self.features.document()
         for key, value in decided["set"].items():
