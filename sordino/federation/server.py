@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from sordino.errors import UserError, quoted
 from sordino.federation.client import Question
-from sordino.federation.message import Message
+from sordino.federation.message import Message, bytes_for
 from sordino.federation.replies import Answers, Sums
 from sordino.federation.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
 from sordino.federation.run_state import Ending, Restored, RunState, Served
@@ -108,6 +108,7 @@ class Asking:
         self._run_state.answered(question.number, answer.drawn)
         who = clients if answer.who is None else list(answer.who)
         opened.answers.append((who, answer))
+        opened.received += bytes_for(message, len(clients))
         answered = public if who is clients else replace(public, clients=who)
         if answer.summed:
             return Sums(releases, answer, self._gate, answered)
@@ -454,6 +455,7 @@ class Server:
             observer=self._observer,
             planned=self._planned,
             clients=self.schedule.clients,
+            received=opened.received,
         )
         evaluated = zip(who, own, start, shared, strict=True) if opened.evaluate else ()
         # A client that was asked twice has one row: how it was in the end.

@@ -1,4 +1,5 @@
-"""AdaDP-CFL (clustered federated learning with adaptive differential privacy, a fork of PACFL).
+"""AdaDP-CFL (Yang, Ma: "AdaDP-CFL: Cluster Federated Learning with Adaptive Clipping Threshold Differential Privacy"),
+clustered federated learning, a fork of PACFL.
 
 Before training, clients are grouped by how their data lie: subspaces of their records, principal angles between them,
 hierarchical clustering at an angle. Each cluster has a model, averaged over its members; after each round a proximal
