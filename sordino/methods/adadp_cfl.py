@@ -153,6 +153,10 @@ class AdaDPCFL(RecordLevel):
         share, note = affordable_share(outlook, trained, self.dimensions, self.gap)
         return replace(chosen, cluster_share=share), [*notes, note]
 
+    def switched_off(self) -> list[str]:
+        off = [] if isinstance(self.clipping, Learned) else ["the agent that chooses thresholds"]
+        return off if self._groups else [*off, "the clusters"]
+
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
         return state.models, state.clusters
 
