@@ -123,7 +123,14 @@ class HeadlineRow:
     @property
     def key(self) -> tuple[str, ...]:
         """Description by which a stored row is recognised: printed number and both commands."""
-        return (self.paper, self.table, str(self.claimed_epsilon), f"{self.published:g}", self.command, self.alone_command)
+        return (
+            self.paper,
+            self.table,
+            str(self.claimed_epsilon),
+            f"{self.published:g}",
+            self.command,
+            self.alone_command,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,9 +311,7 @@ SPELLED = (
 
 
 def _cells(experiment: Experiment, seeds: int) -> list[Cell]:
-    return [
-        Cell(experiment.method, {}, experiment.model_copy(update={"seed": seed})) for seed in range(seeds)
-    ]
+    return [Cell(experiment.method, {}, experiment.model_copy(update={"seed": seed})) for seed in range(seeds)]
 
 
 def _run(cells: list[Cell], options: Options, display: Display) -> list[Summary]:

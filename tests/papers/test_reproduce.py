@@ -196,7 +196,9 @@ def test_the_fair_rival_of_feddpa_passes_over_the_records_as_often(scale, epochs
     assert study._methods(study.columns[0])["DP-FedAvg"] == f"dp-fedavg[epochs={epochs}]"
     cells = study._wanted(study._methods(study.columns[0]), [0], study.columns[:1])
     of = {
-        row: cell.experiment.build_method().passes() for (row, _, variant, _), cell in cells.items() if variant == "sound"
+        row: cell.experiment.build_method().passes()
+        for (row, _, variant, _), cell in cells.items()
+        if variant == "sound"
     }
     assert {of[row] for row in ("FedDPA", "DP-FedAvg", "BLUR+LUS", "PPSGD", "DP-FedSAM")} == {epochs}
 
