@@ -23,7 +23,8 @@ Noise is dense, so that the whole update is sent: the saving of traffic that the
 `paper`: each client's mask and thresholds come from its own noisy message, noise goes to shared positions only,
 and masks are uploaded for the average's counts. These counts are functions of single messages, so everybody
 learns what the server learns: that is the epsilon printed, about sqrt(n) times the mu of the published claim. It is an
-upper bound: what counts tell is less than the messages that they follow from. The published tables cannot be reproduced (lambdas and partitions are not given).
+upper bound: what counts tell is less than the messages that they follow from. The published tables cannot be reproduced
+(lambdas and partitions are not given).
 
 Departures: "layer" is a module, weight and bias together; both groups move in the same pass over the records, each
 under its own constraint (Eq. 9, 10 lost their bars in print and are read as FedDPA's); the norm whose trend steers a
