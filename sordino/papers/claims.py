@@ -6,7 +6,8 @@ must; where a paper proposes several rows, any of which may do, they share the e
 row has an interval below zero that holds together with all others of the column (Bonferroni).
 
 A column is not tested where it cannot tell: where the plan switched off what the paper proposes, where rows pass over
-the records more or less often, and where training alone is as good as every row, so that nothing that is shared matters.
+the records more or less often, and where training alone is as good as every row, so that nothing that is shared
+matters.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Printed(Part):
     published: float
     at: str = ""
     """Column of the paper's table, where one epsilon has several."""
-    keys: Keys = {}
+    keys: Keys = Field(default_factory=dict)
     """Keys of our experiment, besides those of its group."""
 
 
@@ -100,8 +100,8 @@ class HeadlineRow:
     delta: float | None = None
     unit: str | None = None
     alone: float | None = None
-    """Training alone: mean over seeds in %, the better of the method `local` and of the models that clients of ours train
-    alone, where they mix them with the federation's."""
+    """Training alone: mean over seeds in %, the better of the method `local` and of the models that clients of ours
+    train alone, where they mix them with the federation's."""
     alone_interval: list[float] | None = None
     seeds: int = 0
     state: State = "not run"
@@ -191,9 +191,9 @@ def page(rows: Sequence[HeadlineRow]) -> str:
     body = [cells_of(row) for row in rows]
     notes = dict.fromkeys(f"{row.paper}, {row.data}: {row.note}" for row in rows if row.note)
     lead = (
-        "Accuracy in %. *Sordino*: mean and 95 % interval over seeds, at the epsilon that the paper names, which holds for "
-        "the stated unit at delta 1e-5 against whoever sees sums and models; the papers' own epsilons do not hold "
-        "(see the tables of each paper). *Training alone* spends no privacy: where it wins, federating did not pay."
+        "Accuracy in %. *Sordino*: mean and 95 % interval over seeds, at the epsilon that the paper names or a smaller "
+        "one, which holds for the stated unit at delta 1e-5 against whoever sees sums and models; for what the papers' own "
+        "mechanisms cost see their tables. *Training alone* spends no privacy: where it wins, federating did not pay."
     )
     commands = ["```", *dict.fromkeys(f"{row.command}" for row in rows if row.state == "run"), "```"]
     return "\n\n".join(

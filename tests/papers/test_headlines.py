@@ -150,7 +150,7 @@ def row_with(ours: float, low: float, high: float, alone: float) -> HeadlineRow:
 )
 def test_ours_is_set_beside_the_printed_number_and_training_alone(row: HeadlineRow, words: str) -> None:
     assert compare_words(row) == words
-    assert words.split(";", maxsplit=1)[0].split()[0] in page([row])
+    assert words.partition(" ")[0] in page([row])
     assert "not run" in compare_words(replace(row, ours=None, state="not run"))
 
 
