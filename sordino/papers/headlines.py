@@ -192,8 +192,9 @@ def page(rows: Sequence[HeadlineRow]) -> str:
     notes = dict.fromkeys(f"{row.paper}, {row.data}: {row.note}" for row in rows if row.note)
     lead = (
         "Accuracy in %. *Sordino*: mean and 95 % interval over seeds, at the epsilon that the paper names or a smaller "
-        "one, which holds for the stated unit at delta 1e-5 against whoever sees sums and models; for what the papers' own "
-        "mechanisms cost see their tables. *Training alone* spends no privacy: where it wins, federating did not pay."
+        "one, which holds for the stated unit at delta 1e-5 against whoever sees sums and models. What the papers' "
+        "own mechanisms cost stands in their tables. *Training alone* spends no privacy: where it wins, "
+        "federating did not pay."
     )
     commands = ["```", *dict.fromkeys(f"{row.command}" for row in rows if row.state == "run"), "```"]
     return "\n\n".join(
