@@ -11,10 +11,12 @@ import numpy as np
 from sordino.data.dataset import FederatedData
 from sordino.experiment.blends import Blends
 from sordino.experiment.budgeting import beyond_budgets
+from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.federation.rounds import gini, mean, worst, worst_tenth
 from sordino.federation.run_state import Ending
 from sordino.learning.metrics import Reached
+from sordino.method import Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.unit import Unit
@@ -118,6 +120,7 @@ def summarize(
         record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
+        planned_away=_planned_away(experiment, method),
         features=None if experiment.features is None else experiment.features.describe(),
     )
 
@@ -244,6 +247,12 @@ def _called(names: Sequence[str]) -> str:
     """Names of clients, the first few of many."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
+
+
+def _planned_away(experiment: Experiment, planned: Method) -> tuple[str, ...]:
+    """Parts of the method that the experiment asked for and the plan switched off."""
+    asked = experiment.build_method().switched_off()
+    return tuple(part for part in planned.switched_off() if part not in asked)
 
 
 def _mixture_figures(personal: str, blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> MixtureFigures:

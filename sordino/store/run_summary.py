@@ -176,6 +176,8 @@ class Summary:
     """Where clients blend models: accuracies of the blend and of each of its members."""
     recalibrate: MixtureFigures | None = None
     """Where clients recalibrate the server's model: accuracies of what they predict with and of its members."""
+    planned_away: tuple[str, ...] = ()
+    """Parts of the method that the plan switched off, because the budget cannot pay for them."""
     features: str | None = None
     """Features that the network was trained on, in one line; None where it saw the records themselves."""
     deployed: bool = False
@@ -229,6 +231,7 @@ class Summary:
         """Inverse of `to_dict`, also for documents of earlier versions; keys that are no fields are ignored."""
         known = {field.name: document[field.name] for field in fields(cls) if field.name in document}
         known = {"called": document["method"], "privacy": "dp"} | known | {"unit": Unit(document["unit"])}
+        known |= {"planned_away": tuple(document.get("planned_away", ()))}
         if document.get("metrics") is not None:
             known["metrics"] = {name: Metric(**one) for name, one in document["metrics"].items()}
         if document.get("fairness") is not None:
