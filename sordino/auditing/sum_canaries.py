@@ -200,7 +200,7 @@ class _Shots:
         return {view: (values.numpy()[there], values.numpy()[~there]) for view, values in seen.items()}
 
     def _observe(self, gate: Gate, release: Release, rows: Tensor, public: Public) -> dict[View, Tensor]:
-        """What is left to each observer of a release of the run, in units of the noise that is declared for it."""
+        """Rest of a release of the run that no observer can subtract, by observer, in units of its declared noise."""
         read, clients = gate.read(release, rows, public).double(), list(public.clients)
         total = gate.mean(release, rows, public).double() * (len(clients) / release.weight(gate.allowance, public))
         cover = self.release.cover(1, gate.allowance, public)

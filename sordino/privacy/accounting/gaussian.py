@@ -36,8 +36,8 @@ def epsilon_of(mu: float, delta: float) -> float:
         return 0.0
     if math.isinf(mu) or delta <= 0:
         return math.inf
-    # Newton's steps on log delta, from an epsilon at which the first term of delta alone is the given one, and therefore
-    # delta no more. As a function of epsilon log delta is concave: no step comes below the root, but for rounding.
+    # Newton's steps on log delta, from an epsilon at which the first term of delta alone is the given one: delta
+    # is no more. As a function of epsilon log delta is concave, so that but for rounding no step comes below the root.
     epsilon = mu * mu / 2 - mu * float(ndtri(delta))
     while True:
         log_first = float(log_ndtr(-epsilon / mu + mu / 2))
