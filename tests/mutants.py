@@ -2075,6 +2075,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "except (SystemExit, GeneratorExit) as error:",
                 "except ZeroDivisionError as error:",
             ),
+            ("a script reads accuracies on raw records", "self._in_script = True", "self._in_script = False"),
             ("server: a resumed run begins its mean anew", "else restored.averaged", "else None"),
             ("lasting: a script that has ended is run again", "and self._run_state.restored.over:", "and False:"),
             ("server: sites are asked again after a kill", "self._run_state.saves_every_round or", ""),
