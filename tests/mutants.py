@@ -3352,6 +3352,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_sums.py",
         [
             (
+                "sums: thresholds do not say normalised",
+                "Thresholds(found, normalised=self.normalised)",
+                "Thresholds(found)",
+            ),
+            (
                 "sums: rounded to float32 before noise",
                 "return Release.unbounded(self, rows, public)",
                 "return Release.unbounded(self, rows.float(), public)",
