@@ -233,6 +233,7 @@ class Server:
         self._state = State()
         self._open: OpenRound | None = None
         self._closed = 0
+        self._in_script = False
         self._saved = time.monotonic()
 
     @property
@@ -267,6 +268,7 @@ class Server:
         if self._run_state.restored is not None and self._run_state.restored.over:
             self.state()
         else:
+            self._in_script = True
             try:
                 self._method.run(self, model)
             except (SystemExit, GeneratorExit) as error:  # the program would end as if the run were over
@@ -275,10 +277,16 @@ class Server:
                     f"The script {name}.run raised {what}({error}) before its run was over: let it return when it is "
                     "done, and raise an error that says what is wrong."
                 ) from error
+            finally:
+                self._in_script = False
 
     def end(self) -> Ending:
         """Result of a script that has come to its end; a failure at clients is raised again here, even if the script
-        caught it."""
+        caught it. Not for scripts: it has accuracies on clients' raw test records."""
+        if self._in_script:
+            raise UserError(
+                "A script called fed.end(), which tells of clients' raw test records: let it return instead."
+            )
         self._transport.check()
         self._leave()
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round

@@ -34,9 +34,9 @@ TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"}
 """Metrics on a page, with their names there."""
 SHORT = {"majority": "majority class"}
 """Shorter names for columns of narrow tables."""
-MOST_CLIENTS = 40
+MAX_CLIENTS_COMPARED = 40
 """Most clients that are listed one by one."""
-MOST_ROWS = 200
+MAX_ROWS_SHOWN = 200
 """Most ledger rows shown from the beginning, and as many from the end."""
 
 
@@ -121,7 +121,12 @@ def _each(told: PageContent) -> dict[str, Any] | None:
     """Metrics of each client and its gain over training alone, on a page of one method with few clients."""
     group = told.groups[0]
     run = group.first
-    if len(told.groups) > 1 or len(group.runs) > 1 or run.metrics is None or not 1 < len(run.metrics) <= MOST_CLIENTS:
+    if (
+        len(told.groups) > 1
+        or len(group.runs) > 1
+        or run.metrics is None
+        or not 1 < len(run.metrics) <= MAX_CLIENTS_COMPARED
+    ):
         return None
     names, known = run.names(), [place for place, name in enumerate(METRICS) if name in TOLD]
     known = [place for place in known if not np.isnan(run.metrics[:, place]).all()]
@@ -193,8 +198,8 @@ def _group(group: Group) -> dict[str, Any]:
 def _ledger(run: RunContent) -> dict[str, Any]:
     """Ledger rows, those of both ends of a long ledger, and the link that stands for all of them."""
     shown = run.ledger
-    if len(shown) > 2 * MOST_ROWS:
-        shown = [*shown[:MOST_ROWS], *shown[-MOST_ROWS:]]
+    if len(shown) > 2 * MAX_ROWS_SHOWN:
+        shown = [*shown[:MAX_ROWS_SHOWN], *shown[-MAX_ROWS_SHOWN:]]
     return {
         "count": len(run.ledger),
         "left_out": len(run.ledger) - len(shown),

@@ -64,7 +64,7 @@ def epsilon_text(value: float | None) -> str:
 
 
 def observers_of(summary: Summary) -> dict[View, str]:
-    """What each observer of a run sees."""
+    """Sentence on what each observer of a run sees, by observer."""
     return OBSERVERS | ({"server": OF_SECURE_SUM} if summary.summed_securely else {})
 
 
