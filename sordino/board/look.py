@@ -1,4 +1,4 @@
-"""What a board sees of a store at one moment, read again only where something changed."""
+"""View of a store at one moment, as the board shows it, read again only where something changed."""
 
 from __future__ import annotations
 
