@@ -170,6 +170,17 @@ def start(
     return _advance(run, terms, ground, carrier, store, watch, tell, deadlines)
 
 
+def newest_run(experiment: Experiment, roster: Sequence[Member], store: Store) -> str | None:
+    """Newest run of an experiment with the sites of a roster in a store, finished or not; None where there is none."""
+    identity, wanted = terms_of(experiment).identity, [[member.name, member.identity.hex()] for member in roster]
+    for row in store.all():
+        if row.identity == identity and (store.path(row.run) / FILE).exists():
+            with contextlib.closing(DeploymentJournal(store.path(row.run))) as journal:
+                if journal.fact("run") is not None and journal.fact("roster") == wanted:
+                    return row.run
+    return None
+
+
 def deployed_experiment(run: str, store: Store) -> Experiment:
     """Experiment of a deployed run; a simulated one is refused."""
     row = store.get(run)

@@ -30,13 +30,15 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Public, due
 from sordino.util.files import read_file
 from sordino.util.package import package_hash
+from sordino.version import VERSION
 
 
 def answer_hello(context: SiteContext, message: Mapping[str, Any]) -> bytes:
     """Answer `hello`: prove the site's identity by signing the server's challenge."""
     challenge = requests.read_bytes(message, "challenge", 32)
     signature = keys.sign(context.private, "hello", challenge)
-    return requests.ok_reply(identity=context.identity, signature=signature, package=package_hash())
+    about = {"package": package_hash(), "version": VERSION}
+    return requests.ok_reply(identity=context.identity, signature=signature, **about)
 
 
 def answer_enrol(context: SiteContext, message: Mapping[str, Any]) -> bytes:
@@ -108,7 +110,9 @@ def _derive_allowed_terms(
         )
     context.policy.check_terms(terms, number)
     if terms.identity != identity:
-        raise RefusedError("code", "site and server derive different terms from it: they do not run the same code")
+        raise RefusedError(
+            "code", "site and server derive different terms from it: they do not run the same code", version=VERSION
+        )
     check_first_questions(terms, number, context.policy)
     with limit_data_refusals(ledger, context.policy, terms.identity):
         data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
