@@ -320,6 +320,10 @@ def init_site(
     max_delta: Annotated[float, typer.Option(help="Largest delta of that epsilon.")] = 1e-5,
     min_cohort: Annotated[int, typer.Option(help="Smallest number of sites in a sum, this one included.")] = 3,
     colluders: Annotated[int, typer.Option(help="Number of other sites that may collude with the server.")] = 0,
+    app: Annotated[
+        bool,
+        typer.Option("--app", help="A Flower app trains here (sordino.flower.mod): the records are its own business."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a site: its rules, its identity, its ledger. Nothing of its data is sent."""
@@ -337,6 +341,10 @@ def init_site(
     rules: dict[str, Any] = {"unit": unit, "max_epsilon": max_epsilon, "max_delta": max_delta}
     rules |= {"min_cohort": min_cohort, "colluders": colluders, "person": person}
     rules |= {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
+    if app:
+        from sordino.deploy.app import METHOD, NETWORK
+
+        rules |= {"methods": (METHOD,), "models": (NETWORK,)}
     identity = Site.create(where, name, data.resolve(), label=label, schema=schema, **rules)
     line = serving.PublicSite(name, identity, keys.make_node_key(where)).line()
     public = where / f"{name}.pub"

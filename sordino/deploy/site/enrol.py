@@ -10,9 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sordino.deploy.app import AppUpdate
 from sordino.deploy.protocol import keys, secure_sum
 from sordino.deploy.server.dry_run import try_script
 from sordino.deploy.site import requests
+from sordino.deploy.site.app import AppSession
 from sordino.deploy.site.data import encode_records
 from sordino.deploy.site.freshness import check_single_ledger
 from sordino.deploy.site.ledger import SiteLedger
@@ -161,4 +163,5 @@ def check_first_questions(terms: DeployedTerms, number: int, policy: SitePolicy)
 
 def _open_session(context: SiteContext, run: str, terms: DeployedTerms, known: Mapping[str, Any]) -> Session:
     data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
-    return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)
+    made = Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)
+    return AppSession.over(made, context) if isinstance(terms.method, AppUpdate) else made
