@@ -90,7 +90,7 @@ class SiteMod:
             site.context.train = None
 
     def _find(self, context: Context) -> Path:
-        named = self._folder(context) if callable(self._folder) else self._folder
+        named: object = self._folder(context) if callable(self._folder) else self._folder
         named = named or context.node_config.get(SITE_KEY) or os.environ.get(SITE_VARIABLE)
         if not named:
             raise UserError(
@@ -231,10 +231,10 @@ class GridCarrier:
             found = list(self._grid.pull_messages(list(waiting)))
             for reply in found:
                 # Errors come from the SuperLink's own node: only the message they reply to shows whose they are.
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
+                name = reply.metadata.reply_to_message_id
+                if name in waiting:
                     content = unwrap(reply)
-                    yield node, Failure("it gave no answer of a site") if content is None else content
+                    yield waiting.pop(name), Failure("it gave no answer of a site") if content is None else content
             pause = POLL_SECONDS if found else min(1.2 * pause, SLOWEST_POLL)
             if waiting:
                 time.sleep(max(0.0, min(pause, until - time.monotonic())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from grids import InMemoryGrid, app_sites, grid_of
 
+from sordino import cli
+from sordino.deploy.app import METHOD
 from sordino.deploy.protocol import wire
+from sordino.deploy.site.judging import judge_site
 from sordino.deploy.site.ledger import SiteLedger
+from sordino.deploy.site.rules import read_rules
 from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import terms_of
@@ -214,6 +219,33 @@ def test_a_site_without_its_app_refuses(tmp_path: Path, records: list[Path]) -> 
     finally:
         for site in opened:
             site.close()
+
+
+def test_the_owner_of_an_app_s_site_sees_what_it_spent(
+    tmp_path: Path, records: list[Path], capsys: Any, monkeypatch: Any
+) -> None:
+    members, folders = app_sites(tmp_path / "sites", records)
+    with grid_of(app_that(moved), folders, records) as grid:
+        strategy(members, tmp_path).start(grid, arrays(), num_rounds=1)
+    for words in (["site", "status"], ["statement"], ["ledger"]):
+        monkeypatch.setattr("sys.argv", ["sordino", *words, str(folders[0]), "--json"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code
+        assert json.loads(capsys.readouterr().out)
+    with pytest.raises(UserError, match="Only the app"):
+        judge_site(folders[0])
+
+
+def test_a_site_for_an_app_is_made_without_a_look_at_its_records(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "records.dat").write_bytes(bytes(100))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["sordino", "site", "init", "--app", "--name", "a", "--data", "records.dat"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert read_rules(tmp_path / "a").rules.methods == (METHOD,)
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.bool_, np.complex64])
