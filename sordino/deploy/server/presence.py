@@ -12,6 +12,7 @@ from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Carrier, Failure, Waiting
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
+from sordino.deploy.server.status import ServerStatus
 from sordino.deploy.site.ledger import Head
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
@@ -64,6 +65,8 @@ class Presence:
         """Sentences with which sites refused to take part, by site."""
         self._strangers: set[str] = set()
         """Sentences of nodes that could not be greeted, as they were told."""
+        self.status = ServerStatus(journal.path.parent, roster, terms.minimum)
+        """How the sites stand, for whoever watches."""
 
     def name(self, identity: bytes) -> str:
         """Name of a site."""
@@ -145,6 +148,7 @@ class Presence:
         self.reached |= found
         if enrol:
             self._enrol(found)
+        self.status.present(self.reached, self.nodes, self._refusals)
 
     def _report_stranger(self, node: int, sentence: str) -> None:
         """Tell the operator, once, why a node that has not said who it is cannot be greeted."""
