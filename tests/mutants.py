@@ -40,6 +40,31 @@ LATER = ("tests/privacy", "tests/methods tests/test_contract.py tests/test_own_m
 # File of the package: the tests that should notice, then each mutant's name, a text and what replaces its first place.
 BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
+        "flower/mod.py",
+        "tests/flower/test_mod.py",
+        [
+            (
+                "a node answers a server that is none of Sordino's",
+                "return Message(NOT_OURS, reply_to=message)",
+                "return call_next(message, context)",
+            ),
+            ("an app's update is the whole model", "return flatten(found) - sent", "return flatten(found)"),
+        ],
+    ),
+    (
+        "deploy/site/app.py",
+        "tests/flower/test_mod.py",
+        [
+            (
+                "an app's update leaves without the gate",
+                "self.gate.passes(releases, wanted, self._draw_number(question), public), {}, None)",
+                "__import__('sordino.privacy.gate', fromlist=['']).Passed({n: v.long() for n, v in wanted.items()}, "
+                "0, 0), {}, None)",
+            ),
+            ("a site without its app answers", "self.context.train is None", "False"),
+        ],
+    ),
+    (
         "privacy/noise.py",
         "tests/privacy/test_noise.py tests/privacy/test_integers.py",
         [
