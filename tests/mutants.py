@@ -2991,6 +2991,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "auditing/worlds.py",
+        "tests/auditing/test_worlds.py "
         "tests/auditing/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
         [
             ("outlet: clients keep their numbers of records", '    "other numbers of records": _other_numbers,\n', ""),
