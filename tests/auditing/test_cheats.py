@@ -472,18 +472,24 @@ class Peeks(DPFedAvgRecord):
     title: ClassVar[str] = "cheats"
     how: str = "digits"
 
-    @sends(lambda self: {"update": Gradients(clip="clip"), "more": Follows("update")})
+    @sends(lambda self: {"update": Gradients(clip="clip"), "more": Follows("update"), "rest": Follows("update")})
     def local(self, message: Any, me: Any, data: Any) -> Result:
         result = super().local(message, me, data)
-        saw, more = looked_inside(data).float(), torch.zeros(4)
-        if self.how == "length":
-            more = torch.zeros(4 + ELSEWHERE.notes.setdefault("first", int(saw[0])))
+        saw, more, rest = looked_inside(data).float(), torch.zeros(4), torch.zeros(14)
+        first = ELSEWHERE.notes.setdefault("first", int(saw[0]))
+        if "length" in self.how:
+            more = torch.zeros(4 + first)
+        if self.how == "lengths of one sum":
+            rest = torch.zeros(14 - first)
         if self.how == "digits":
             more = more + 1e-6 * saw.sum()
-        return replace(result, send={**result.send, "more": more})
+        return replace(result, send={**result.send, "more": more, "rest": rest})
 
 
-@pytest.mark.parametrize(("how", "by"), [("digits", "without noise"), ("length", "length"), ("not", "")])
+@pytest.mark.parametrize(
+    ("how", "by"),
+    [("digits", "without noise"), ("length", "length"), ("lengths of one sum", "length"), ("not", "")],
+)
 def test_single_records_that_are_looked_at_where_only_gradients_are_handed_out(how: str, by: str) -> None:
     found = names(attacked(Peeks(how=how)))
     assert by in found if by else not found
