@@ -514,6 +514,28 @@ def test_a_number_of_gradients_that_depends_on_records() -> None:
     assert {"number of gradients", "without noise"} & found
 
 
+@dataclass(frozen=True)
+class OneStepFewer(DPFedAvgRecord):
+    """Takes a last gradient, of which nothing leaves, where the labels add up to a certain number."""
+
+    title: ClassVar[str] = "cheats"
+    wanted: int = 0
+
+    @sends(lambda self: {"update": Gradients(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        model = message["global"]
+        for _ in range(data.steps - 1):
+            model = model - self.rate * data.gradient(model)
+        if int(looked_inside(data).sum()) == self.wanted:
+            data.gradient(model)
+        return Result(send={"update": model - message["global"]}, keep={"model": model}, start=message["global"])
+
+
+def test_gradients_that_only_some_records_take() -> None:
+    labels = prepare(Experiment.make(SMALL, {"method": "dp-fedavg-record"})).data.clients[-1].y
+    assert names(attacked(OneStepFewer(wanted=int(labels.sum())), batch=20)) == {"number of gradients"}
+
+
 def test_nothing_is_left_in_numpys_or_torchs_own_streams() -> None:
     """An audit draws all of its noise by name: what other code draws does not move it."""
     np.random.seed(3)
