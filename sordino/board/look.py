@@ -50,7 +50,7 @@ class StoreLook:
     curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rounds of the runs under way."""
     deployed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """How the sites stand, of unfinished runs of deployments."""
+    """State of the sites of unfinished deployments."""
     studies: list[Study] = field(default_factory=list)
     problem: str | None = None
     """Sentence on why the store cannot be read; the rest is then what was read before."""

@@ -28,7 +28,7 @@ SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
 TUNING_SEEDS = 3
 """Number of seeds that settings are chosen on; none of them is reported."""
 EXTENSIONS = 4
-"""How often a grid grows at most, while the best value lies on its edge."""
+"""Most times that a grid grows while the best value lies on its edge."""
 VARIANTS: tuple[Variant, ...] = ("sound", "paper")
 
 

@@ -66,7 +66,7 @@ class Presence:
         self._strangers: set[str] = set()
         """Sentences of nodes that could not be greeted, as they were told."""
         self.status = ServerStatus(journal.path.parent, roster, terms.minimum)
-        """How the sites stand, for whoever watches."""
+        """State of the sites, for whoever watches."""
 
     def name(self, identity: bytes) -> str:
         """Name of a site."""
