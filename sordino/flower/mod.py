@@ -184,7 +184,7 @@ class ArrayLayout:
         return [int(np.prod(shape)) for shape in self.shapes]
 
     def message(self) -> dict[str, Any]:
-        """What a server's message says of the layout."""
+        """Layout of the model, as the server's message describes it."""
         return {
             "names": list(self.names),
             "shapes": [list(shape) for shape in self.shapes],
