@@ -227,6 +227,7 @@ def test_the_owner_of_an_app_s_site_sees_what_it_spent(
     members, folders = app_sites(tmp_path / "sites", records)
     with grid_of(app_that(moved), folders, records) as grid:
         strategy(members, tmp_path).start(grid, arrays(), num_rounds=1)
+    monkeypatch.chdir(tmp_path)
     for words in (["site", "status"], ["statement"], ["ledger"]):
         monkeypatch.setattr("sys.argv", ["sordino", *words, str(folders[0]), "--json"])
         with pytest.raises(SystemExit) as ended:
