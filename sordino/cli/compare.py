@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
-from sordino.cli.run import getting_ready, progress_display, show_meaning
+from sordino.cli.options import (
+    DATA,
+    NOISE,
+    SCHEDULE,
+    File,
+    Json,
+    Keys,
+    Log,
+    OnCluster,
+    PartOfNode,
+    experiment_from,
+    taking,
+)
+from sordino.cli.run import crew_of, getting_ready, progress_display, show_meaning
 from sordino.errors import UserError, check_writable, writing
 from sordino.experiment.defaults import COMPARED, FEW_SITES, in_store
 
@@ -49,6 +63,15 @@ Jobs = Annotated[
     int | None,
     typer.Option(help="Runs at once; results do not depend on it. [default: one per core where runs are small]"),
 ]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Make the runs of one part of N alone, as on one of several machines; `sordino runs --merge` brings the "
+        "stores together, in which the same command without --shard finds all runs. [default: all runs]",
+    ),
+]
 Picture = Annotated[
     Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
 ]
@@ -68,6 +91,9 @@ def compare(
     tune: TuningGrid = None,
     tuning_seeds: TuningSeeds = 1,
     jobs: Jobs = None,
+    cluster: OnCluster = None,
+    per_run: PartOfNode = None,
+    shard: ShardOf = None,
     picture: Picture = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table into this file.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX (booktabs).")] = False,
@@ -81,41 +107,56 @@ def compare(
     """
     if latex and markdown:
         raise UserError("Give either --latex or --markdown, not both.")
-    with getting_ready(as_json):
-        from sordino.experiment.prepare import choose_contenders, complete_contenders
-        from sordino.methods import names as all_methods
-        from sordino.report.figures import check_picture
-        from sordino.report.logs import check_log, log_runs
-        from sordino.study.compare import compare as compare_methods
-        from sordino.study.sweep import contender, grid_of, split_methods, values_of
-
-        check_log(log)
-        swept = _sweep(epsilon, sweep or [], values_of)
-        budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
-        given = keys | {"epsilon": budget}
-        if methods is None:
-            names, chosen = choose_contenders(experiment_from(experiment, given, all_methods()))
-            chosen.check_settings([contender(name)[0] for name in names])
-        else:
-            names = split_methods(methods)
-            chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
-            names = complete_contenders(chosen, names)
-        picture = picture or chosen.store / "compare.png"
-        drawn = check_picture(picture)
-        check_writable(csv)
-    with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
-        if not drawn:
-            display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
-        found = compare_methods(
-            chosen,
-            names,
-            seeds,
-            display,
-            sweep=swept,
-            jobs=jobs,
-            grid=grid_of(tune) if tune else None,
-            tuning_seeds=tuning_seeds,
+    if shard is not None and (tune or picture or csv or latex or markdown):
+        raise UserError(
+            "--shard makes runs, and no table: leave out --tune, --picture, --csv, --latex and --markdown. Methods are "
+            "tuned before, and the table comes from the merged stores."
         )
+    with contextlib.ExitStack() as held:
+        crew = held.enter_context(crew_of(cluster, per_run, jobs))
+        with getting_ready(as_json):
+            from sordino.experiment.prepare import choose_contenders, complete_contenders
+            from sordino.methods import names as all_methods
+            from sordino.report.figures import check_picture
+            from sordino.report.logs import check_log, log_runs
+            from sordino.study.compare import compare as compare_methods
+            from sordino.study.compare import compare_part
+            from sordino.study.sweep import Shard, contender, grid_of, split_methods, values_of
+
+            part = None if shard is None else Shard.read(shard)
+
+            check_log(log)
+            swept = _sweep(epsilon, sweep or [], values_of)
+            budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
+            given = keys | {"epsilon": budget}
+            if methods is None:
+                names, chosen = choose_contenders(experiment_from(experiment, given, all_methods()))
+                chosen.check_settings([contender(name)[0] for name in names])
+            else:
+                names = split_methods(methods)
+                chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
+                names = complete_contenders(chosen, names)
+            picture = picture or chosen.store / "compare.png"
+            drawn = check_picture(picture)
+            check_writable(csv)
+        with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
+            if not drawn:
+                display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
+            if part is not None:
+                made = compare_part(chosen, names, seeds, part, display, sweep=swept, jobs=jobs, crew=crew)
+                _show_part(made, chosen, as_json)
+                return
+            found = compare_methods(
+                chosen,
+                names,
+                seeds,
+                display,
+                sweep=swept,
+                jobs=jobs,
+                grid=grid_of(tune) if tune else None,
+                tuning_seeds=tuning_seeds,
+                crew=crew,
+            )
     document = _write_files(found, chosen, picture if drawn else None, csv)
     if as_json:
         typer.echo(document)
@@ -123,6 +164,17 @@ def compare(
         _show_table(found, latex)
     else:
         _show(found, chosen, picture if drawn else None)
+
+
+def _show_part(made: Any, chosen: Any, as_json: bool) -> None:
+    """Print which runs of a comparison were made, and how they come together."""
+    if as_json:
+        typer.echo(json.dumps({**asdict(made), "store": str(chosen.store.resolve())}))
+        return
+    typer.echo(f"Part {made.shard}: {len(made.runs)} of {made.cells} runs are in {chosen.store}.")
+    typer.echo(
+        "When all parts are done: sordino runs --merge STORE... --store INTO, then this command without --shard."
+    )
 
 
 def _write_files(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:

@@ -18,8 +18,8 @@ from sordino.privacy.views import VIEWS, View
 from sordino.store.run_summary import Accuracies, Against, Summary
 from sordino.store.spending import OverRuns, over_runs, sentence
 from sordino.store.store import Store
-from sordino.study.run_cells import results_of
-from sordino.study.sweep import Cell, Sweep, cells, points
+from sordino.study.run_cells import Crew, results_of
+from sordino.study.sweep import Cell, Shard, Sweep, cells, points
 from sordino.study.tuning import Tuned, TuningRuns, tune
 from sordino.study.verdict import Difference, Sample, verdicts
 from sordino.util.display import Display, Silent
@@ -155,6 +155,7 @@ def compare(
     jobs: int | None = 1,
     grid: Sweep | None = None,
     tuning_seeds: int = 1,
+    crew: Crew | None = None,
 ) -> Comparison:
     """Run each method with each of several seeds, at each point of a sweep, and put the results side by side.
 
@@ -169,22 +170,20 @@ def compare(
         jobs: number of runs at once; None lets sizes decide. Results do not depend on it.
         grid: values among which settings are first chosen for every method, on seeds that are not reported.
         tuning_seeds: number of those seeds.
+        crew: who makes the runs, in the place of so many jobs; results do not depend on it.
     """
-    if not methods:
-        raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
-    check_seeds(seeds)
     display, sweep, methods = display or Silent(), sweep or {}, list(dict.fromkeys(methods))
-    reported = range(experiment.seed, experiment.seed + seeds)
+    reported = _reported(experiment, methods, seeds)
     tuned: list[Tuned] = []
     if grid:
         others = range(reported.stop, reported.stop + tuning_seeds)
-        tuned = tune(_ground(experiment, others, display, jobs), methods, grid)
+        tuned = tune(_ground(experiment, others, display, jobs, crew), methods, grid)
         methods = list(dict.fromkeys(one.chosen for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
     same = _same(methods, wanted)
     for name, first in same.items():
         display.say(f"{name} makes the same runs as {first}: the table shows them once.")
-    results = _run_cells(wanted, display, jobs, experiment)
+    results = _run_cells(wanted, display, jobs, experiment, crew)
     with contextlib.closing(Store(experiment.store, must_exist=True)) as store:
         rows = [
             _row(name, at, [results[cell.key] for cell in wanted if (cell.method, cell.at) == (name, at)], store)
@@ -193,6 +192,48 @@ def compare(
             if name not in same
         ]
         return replace(_comparison(rows, store, experiment.protect_from, sweep), tuned=tuned, same=same)
+
+
+def compare_part(
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: int,
+    shard: Shard,
+    display: Display | None = None,
+    *,
+    sweep: Sweep | None = None,
+    jobs: int | None = 1,
+    crew: Crew | None = None,
+) -> Part:
+    """Make the runs of one part of a comparison; the other arguments are those of `compare`. Once the stores of all
+    parts are merged, `compare` finds all runs there."""
+    reported = _reported(experiment, methods, seeds)
+    if experiment.budget_over_runs is not None:
+        raise UserError("Runs in several stores cannot watch over `budget_over_runs`: leave out either it or --shard.")
+    different = _different(cells(experiment, list(dict.fromkeys(methods)), sweep or {}, reported))
+    mine = shard.part(different)
+    made = results_of(mine, display or Silent(), jobs, experiment, crew) if mine else []
+    return Part(f"{shard.number}/{shard.of}", len(different), [one.run for one in made])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Runs of one part of a comparison."""
+
+    shard: str
+    """Which part, of how many."""
+    cells: int
+    """Number of runs of the whole comparison."""
+    runs: list[str]
+    """Names of the runs of this part."""
+
+
+def _reported(experiment: Experiment, methods: Sequence[str], seeds: int) -> range:
+    """Seeds of a comparison; refuse one of no methods or no seeds."""
+    if not methods:
+        raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
+    check_seeds(seeds)
+    return range(experiment.seed, experiment.seed + seeds)
 
 
 def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_from: View) -> Comparison:
@@ -207,22 +248,29 @@ def _comparison(rows: list[ComparisonRow], store: Store, protect_from: View, swe
     return Comparison(rows, sentences, spent, list(sweep), differences)
 
 
-def _ground(experiment: Experiment, seeds: range, display: Display, jobs: int | None) -> TuningRuns:
+def _ground(experiment: Experiment, seeds: range, display: Display, jobs: int | None, crew: Crew | None) -> TuningRuns:
     """Runs of contenders on seeds that are not reported."""
     return TuningRuns(
         cells=lambda texts: cells(experiment, texts, {}, seeds),
-        run=lambda wanted: _run_cells(wanted, display, jobs, experiment),
+        run=lambda wanted: _run_cells(wanted, display, jobs, experiment, crew),
     )
 
 
 def _run_cells(
-    wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment
+    wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment, crew: Crew | None
 ) -> dict[str, Summary]:
     """Run all cells; returns their summaries by the cells' keys."""
-    different: dict[str, Cell] = {}
+    different = _different(wanted)
+    made = results_of(different, display, jobs, experiment, crew)
+    return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
+
+
+def _different(wanted: Sequence[Cell]) -> list[Cell]:
+    """Cells without those that are the same run as an earlier one."""
+    found: dict[str, Cell] = {}
     for cell in wanted:  # what is the same at several points of a sweep is told as none of them
-        different[cell.key] = replace(cell, at={}) if cell.key in different else cell
-    return dict(zip(different, results_of(list(different.values()), display, jobs, experiment), strict=True))
+        found[cell.key] = replace(cell, at={}) if cell.key in found else cell
+    return list(found.values())
 
 
 def _same(methods: Sequence[str], wanted: Sequence[Cell]) -> dict[str, str]:
