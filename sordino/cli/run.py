@@ -18,12 +18,13 @@ from sordino.cli.options import (
     Json,
     Keys,
     Log,
+    OnCluster,
     StoreFolder,
     WorkerCount,
     experiment_from,
     taking,
 )
-from sordino.errors import Stopped
+from sordino.errors import Stopped, UserError
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.util.formatting import delta_text
 
@@ -72,6 +73,51 @@ def getting_ready(as_json: bool) -> Iterator[None]:
         yield
 
 
+def check_cluster(address: str | None) -> None:
+    """Refuse a cluster that cannot be asked, before any work."""
+    if address is not None:
+        from sordino.cluster.connection import check
+
+        check(address)
+
+
+@contextlib.contextmanager
+def host_of(address: str | None, prepared: Any) -> Iterator[tuple[Any, list[str]]]:
+    """Where a run's clients are worked for, and sentences on that: on this machine, or where a cluster may do it."""
+    from sordino.experiment.run import on_this_machine
+
+    if address is None:
+        yield on_this_machine, []
+        return
+    from sordino.cluster.team import hosting
+
+    with hosting(address, prepared) as (host, why):
+        yield host, [why]
+
+
+@contextlib.contextmanager
+def crew_of(address: str | None, per_run: str | None, jobs: int | None) -> Iterator[Any]:
+    """Who makes the runs of a study: a cluster, or None where this machine does."""
+    if address is None:
+        if per_run is not None:
+            raise UserError("--per-run is for runs on a cluster: name one with --cluster.")
+        yield None
+        return
+    if jobs is not None:
+        raise UserError(
+            "--jobs is for this machine, and a cluster makes as many runs at once as have room: leave it out."
+        )
+    from sordino.cluster.connection import PerRun, check, connected
+
+    check(address)
+    room = PerRun() if per_run is None else PerRun.read(per_run)
+    from sordino.cluster.study import OnCluster as Crew
+
+    with connected(address) as cluster:
+        cluster.room(room)
+        yield Crew(cluster, room)
+
+
 @taking(
     *(*DATA, "features", "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
     *("budget_over_runs", "seed", "workers", "store", "set"),
@@ -80,6 +126,7 @@ def run(
     keys: Keys,
     experiment: File = None,
     log: Log = None,
+    cluster: OnCluster = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the run is executed, and why.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -88,30 +135,33 @@ def run(
     from sordino.report.terminal.progress import Place
 
     check_log(log)
-    with getting_ready(as_json):
-        chosen = experiment_from(experiment, keys)
-        from sordino.experiment.prepare import prepare
-        from sordino.experiment.run import start
-        from sordino.store.store import Store
+    check_cluster(cluster)
+    with contextlib.ExitStack() as held:
+        with getting_ready(as_json):
+            chosen = experiment_from(experiment, keys)
+            from sordino.experiment.prepare import prepare
+            from sordino.experiment.run import start
+            from sordino.store.store import Store
 
-        prepared = prepare(chosen)
-    reasons = prepared.choice.reasons if explain else []
-    notes = [note for note in prepared.notes if note != prepared.chosen]  # which the progress and the result tell
-    before = [] if as_json else [*reasons, *(f"Note: {note}" for note in notes)]
-    with contextlib.closing(Store(chosen.store)) as store:
-        with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
-            place = Place(display, prepared)
+            prepared = prepare(chosen)
+            host, where = held.enter_context(host_of(cluster, prepared))
+        reasons = [*prepared.choice.reasons, *where] if explain else []
+        notes = [note for note in prepared.notes if note != prepared.chosen]  # which the progress and the result tell
+        before = [] if as_json else [*reasons, *(f"Note: {note}" for note in notes)]
+        with contextlib.closing(Store(chosen.store)) as store:
+            with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
+                place = Place(display, prepared)
 
-            def begun(run: str) -> None:
-                for sentence in before:
-                    typer.echo(sentence)
-                place.begin(run)
+                def begun(run: str) -> None:
+                    for sentence in before:
+                        typer.echo(sentence)
+                    place.begin(run)
 
-            result = start(prepared, store, place, begun)
-            place.end(result.accuracy["personal"])
-        told = [] if as_json else notes  # before the run
-        result = replace(result, notes=[note for note in result.notes if note not in told])
-        show_result(result, store, as_json, more={"execution": reasons} if explain else {})
+                result = start(prepared, store, place, begun, host=host)
+                place.end(result.accuracy["personal"])
+            told = [] if as_json else notes  # before the run
+            result = replace(result, notes=[note for note in result.notes if note not in told])
+            show_result(result, store, as_json, more={"execution": reasons} if explain else {})
 
 
 def resume(
