@@ -84,9 +84,9 @@ def check_cluster(address: str | None) -> None:
 @contextlib.contextmanager
 def host_of(address: str | None, prepared: Any) -> Iterator[tuple[Any, list[str]]]:
     """Where a run's clients are worked for, and sentences on that: on this machine, or where a cluster may do it."""
-    from sordino.experiment.run import on_this_machine
-
     if address is None:
+        from sordino.experiment.run import on_this_machine
+
         yield on_this_machine, []
         return
     from sordino.cluster.team import hosting
@@ -98,24 +98,21 @@ def host_of(address: str | None, prepared: Any) -> Iterator[tuple[Any, list[str]
 @contextlib.contextmanager
 def crew_of(address: str | None, per_run: str | None, jobs: int | None) -> Iterator[Any]:
     """Who makes the runs of a study: a cluster, or None where this machine does."""
-    if address is None:
-        if per_run is not None:
-            raise UserError("--per-run is for runs on a cluster: name one with --cluster.")
-        yield None
-        return
-    if jobs is not None:
+    if address is not None and jobs is not None:
         raise UserError(
             "--jobs is for this machine, and a cluster makes as many runs at once as have room: leave it out."
         )
-    from sordino.cluster.connection import PerRun, check, connected
+    if address is None and per_run is None:  # nothing of a cluster is loaded
+        yield None
+        return
+    from sordino.cluster.connection import check
 
-    check(address)
-    room = PerRun() if per_run is None else PerRun.read(per_run)
-    from sordino.cluster.study import OnCluster as Crew
+    if address is not None:
+        check(address)
+    from sordino.cluster.study import crew_on
 
-    with connected(address) as cluster:
-        cluster.room(room)
-        yield Crew(cluster, room)
+    with crew_on(address, per_run) as crew:
+        yield crew
 
 
 @taking(

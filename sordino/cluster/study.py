@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sordino.cluster.connection import Cluster, PerRun
+from sordino.cluster.connection import Cluster, PerRun, check, connected
 from sordino.cluster.node import Sent, make_run, prepared_for_nodes, read_files, write_files
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
@@ -223,6 +223,26 @@ class OnCluster:
             while self._ways and left > 0:
                 self._hear(mailbox, {}, store, HEARD)
                 left -= HEARD
+
+
+@contextlib.contextmanager
+def crew_on(address: str | None, per_run: str | None = None) -> Iterator[OnCluster | None]:
+    """Who makes the runs of a study: a cluster for as long as the block lasts, or None where this machine does.
+
+    Args:
+        address: The cluster; None for this machine.
+        per_run: Part of a node that each run has for itself, as in `cpus=2,gpus=0.5`.
+    """
+    if address is None:
+        if per_run is not None:
+            raise UserError("--per-run is for runs on a cluster: name one with --cluster.")
+        yield None
+        return
+    check(address)
+    part = PerRun() if per_run is None else PerRun.read(per_run)
+    with connected(address) as cluster:
+        cluster.room(part)
+        yield OnCluster(cluster, part)
 
 
 def _show(telling: Telling, what: Any) -> None:

@@ -218,7 +218,7 @@ class _Session:
         evaluation, notes = self._evaluate(transport, run_files, ending, gate)
         own = _own_figures(transport, ending.served)
         reached = own if blended is None else blended.reached()
-        names, task = [client.name for client in prepared.data.clients], prepared.data.task
+        names, task = prepared.data.names, prepared.data.task
         accuracies = own.each[:, task.metrics.index(task.score)]
         summary = summarize(self.run, prepared, ending, run_files, names, accuracies, blended, reached)
         models = self._save_models(transport, ending, blended, reached.each)
