@@ -168,17 +168,25 @@ def resume(
     budget_over_runs: Annotated[
         float | None, typer.Option(help="Another limit for all runs on these people. [default: the run's own]")
     ] = None,
+    cluster: OnCluster = None,
     as_json: Json = False,
 ) -> None:
     """Resume a stopped run. It ends with the numbers that it would have had without the stop."""
+    check_cluster(cluster)
+    from sordino.experiment.run import on_this_machine
     from sordino.experiment.run import resume as resume_run
     from sordino.store.store import Store
 
+    host = on_this_machine
+    if cluster is not None:
+        from sordino.cluster.team import host_by_rule
+
+        host = host_by_rule(cluster)
     found = Store(store, must_exist=True)
     with progress_display(as_json) as display:
         row = found.get(run)
         telling = display.run(run, row.rounds, row.configuration)
-        result = resume_run(run, found, telling, workers, budget_over_runs)
+        result = resume_run(run, found, telling, workers, budget_over_runs, host)
         telling.end(result.accuracy["personal"])
     show_result(result, found, as_json)
 

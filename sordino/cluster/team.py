@@ -27,7 +27,7 @@ from sordino.experiment.identity import describe_machine
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import Host, on_this_machine
 from sordino.federation.message import Message
-from sordino.federation.transport import Answer
+from sordino.federation.transport import Answer, HostingTransport
 from sordino.learning.metrics import Reached
 from sordino.privacy.gate import Gate
 from sordino.simulator.choice import why_not_on_cluster
@@ -39,6 +39,8 @@ from sordino.version import VERSION
 
 PARTS = 4
 """Parts of a question for each worker: few messages, and yet nobody waits long for the slowest."""
+NUMBERS = 2**26
+"""Most parameters of all clients of a part, whose models may have to be sent along."""
 ATTEMPTS = 4
 """Workers that may die over one part, after which it is to blame."""
 PATIENCE = 300.0
@@ -163,22 +165,19 @@ class ClusterTeam:
             here: Computes one unit in this process.
         """
         asked = _Asked(kind, self._ray.put(pack(question)), units, clients, here)
-        numbers = np.array_split(np.arange(len(units)), min(len(units), PARTS * self._count))
-        lends = (kind, step) in self._lends
-        waiting = collections.deque(_Part(part.tolist(), lends=lends) for part in numbers if len(part))
-        try:
-            while len(asked.results) < len(units):
-                while waiting and self._idle:
-                    self._give(asked, self._idle.pop(), waiting.popleft())
-                for worker, part, reply in self._next():
-                    again = self._taken(asked, worker, part, reply)
-                    if again is not None:
-                        if again.lends:
-                            self._lends.add((kind, step))
-                        waiting.append(again)
-        except BaseException:
-            self._forget()
-            raise
+        most = max(1, NUMBERS // (self.engine.stack * self.engine.clients.learner.layout.size))
+        size = max(1, min(most, -(-len(units) // (PARTS * self._count))))
+        parts = [list(range(len(units)))[begin : begin + size] for begin in range(0, len(units), size)]
+        waiting = collections.deque(_Part(part, lends=(kind, step) in self._lends) for part in parts)
+        while len(asked.results) < len(units):
+            while waiting and self._idle:
+                self._give(asked, self._idle.pop(), waiting.popleft())
+            for worker, part, reply in self._next():
+                again = self._taken(asked, worker, part, reply)
+                if again is not None:
+                    if again.lends:
+                        self._lends.add((kind, step))
+                    waiting.append(again)
         return [asked.results[number] for number in range(len(units))]
 
     def _give(self, asked: _Asked, worker: Any, part: _Part) -> None:
@@ -266,14 +265,6 @@ class ClusterTeam:
                 "their kind, with the same installation."
             )
 
-    def _forget(self) -> None:
-        """End the workers that are at a question which is given up, and start others."""
-        for worker, _ in self._busy.values():
-            with contextlib.suppress(Exception):
-                self._ray.kill(worker)
-                self._start()
-        self._busy = {}
-
 
 def _last_line(error: BaseException) -> str:
     """The last line of what Ray says of an error on a node: the error itself."""
@@ -295,6 +286,17 @@ def hosting(address: str, prepared: Prepared) -> Iterator[tuple[Host, str]]:
         return
     with connected(address) as cluster:
         yield host_on(cluster, asked), f"Clients are divided among workers on the nodes of the cluster {address}."
+
+
+def host_by_rule(address: str) -> Host:
+    """Maker of the transport to a run's clients where a cluster may do the work, and the choice follows by rule."""
+
+    @contextlib.contextmanager
+    def host(prepared: Prepared, gate: Gate, folder: Path, failed: Callable[[str], None]) -> Iterator[HostingTransport]:
+        with hosting(address, prepared) as (chosen, _), chosen(prepared, gate, folder, failed) as transport:
+            yield transport
+
+    return host
 
 
 def host_on(cluster: Cluster, workers: int | None = None) -> Host:

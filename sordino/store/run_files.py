@@ -89,7 +89,7 @@ class RunFiles:
         for spent, link in self._journal.given_up:
             self._pending.ledger.append((len(self.ledger.rows), spent, link))
             self.ledger.append(spent, link)
-        if not row.begun:  # only now that it is there
+        if row.sent or not row.begun:  # only now that it is there
             store.begin(run)
         attempts = 1 + max((split_attempt(spent.question)[1] for spent, _ in self._journal.given_up), default=-1)
         if attempts > row.given_up:  # before anything is asked again

@@ -284,7 +284,11 @@ class Store:
 
     def begin(self, run: str) -> None:
         """Store that a run's journal has been created: if it is ever missing, it has been lost."""
-        self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
+
+        def begun(configuration: dict[str, Any]) -> dict[str, Any]:
+            return {key: value for key, value in configuration.items() if key != SENT} | {JOURNAL: True}
+
+        self._write_beside(run, begun)
 
     def send(self, run: str) -> None:
         """Store that a run goes to a cluster: from now on it counts as planned, whatever becomes of it there."""
