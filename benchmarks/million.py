@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -51,11 +52,13 @@ def main() -> None:
         with Peak() as peak:
             found = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         took, document = time.perf_counter() - begun, json.loads(found.stdout)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         disk = sum(file.stat().st_blocks * 512 for file in (Path(folder) / "store").rglob("*") if file.is_file())
     print(machine())
     print(
         f"{given.clients:,} clients, {given.rounds} rounds: {took:.1f} s in all, {document['seconds']:.1f} s in rounds"
     )
+    print(f"{used.ru_utime + used.ru_stime:.1f} s of a processor")
     print(f"peak {peak.value / 2**20:,.0f} MiB, of it {given.clients * ROWS * (FEATURES + 2) * 4 / 2**20:,.0f} records")
     print(f"disk {disk / 2**20:,.0f} MiB")
 

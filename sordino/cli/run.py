@@ -177,7 +177,7 @@ def resume(
     from sordino.experiment.run import resume as resume_run
     from sordino.store.store import Store
 
-    host = on_this_machine
+    host: Any = on_this_machine
     if cluster is not None:
         from sordino.cluster.team import host_by_rule
 

@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.assembly import clients_of, gate_of
+from sordino.assembly import blank_of, engine_of, gate_of
 from sordino.cluster.packing import Packed, pack, unpack
 from sordino.errors import MACHINE, Stopped, UserError
 from sordino.experiment.identity import describe_machine
 from sordino.experiment.run import carry_on, compiled
 from sordino.federation.rounds import RoundReport
-from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
 from sordino.simulator.serving import KINDS
 from sordino.store.store import Store
@@ -96,10 +95,8 @@ class Worker:
         """Make the clients of the prepared experiment that is packed with `prepared_for_nodes`."""
         torch.set_num_threads(1)
         prepared = compiled(unpack_prepared(packed))
-        method, initial = prepared.method, prepared.initial
-        blank = method.memory(initial) | method.public_memory(initial, prepared.learner.layout)
-        self._memory = LentMemory(blank, prepared.schedule.clients)
-        self._engine = Engine(clients_of(prepared, gate_of(prepared)), self._memory)
+        self._memory = LentMemory(blank_of(prepared), prepared.schedule.clients)
+        self._engine = engine_of(prepared, gate_of(prepared), self._memory)
         self._device = prepared.experiment.device
 
     def about(self) -> About:

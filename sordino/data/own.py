@@ -128,7 +128,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
     check_agreement(together)
     names = class_names(together, schema, how)
-    x = np.concatenate([file.x for file in together])
+    x = together[0].x if len(together) == 1 else np.concatenate([file.x for file in together])
     if schema is not None:
         counted += note_unscaled(schema, x, folder)
     if how.shape is None and x.ndim == 2:
@@ -334,7 +334,8 @@ def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
         raise UserError(f"The file {path} has records of another shape in x_test than in x; make them equal.")
     test = np.arange(len(labels)) >= len(features[0]) if len(parts) == 2 else None
     persons = _array_codes(path, arrays, [len(part) for part in features], rules)
-    return ClientFile(path, np.concatenate(features), labels, test, persons=persons)
+    x = np.ascontiguousarray(features[0]) if len(features) == 1 else np.concatenate(features)
+    return ClientFile(path, x, labels, test, persons=persons)
 
 
 def _array_codes(
