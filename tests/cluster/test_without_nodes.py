@@ -12,16 +12,17 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from helpers import QUICK_KEYS, refused
+from helpers import QUICK_KEYS, command, refused
 
 from sordino.cluster import node, packing, team
 from sordino.cluster.connection import Cluster, PerRun, check
 from sordino.cluster.team import ClusterTeam, host_on
-from sordino.errors import UserError, WorkerError
+from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import register, start
 from sordino.federation import server
+from sordino.federation.rounds import RoundWatch
 from sordino.learning.network import Learner
 from sordino.simulator.choice import why_not_on_cluster
 from sordino.store.importing import links_of
@@ -323,6 +324,25 @@ def test_a_run_that_was_sent_and_lost_counts_as_planned_and_begins_again(
     assert spending_of_run(row, store)["mu"] == (row.planned or {})["mu"]
     resume(run, store)
     assert outcome(tmp_path) == here()
+
+
+def test_a_small_run_asks_no_cluster(tmp_path: Path, here: Callable[..., list[Any]]) -> None:
+    """Neither when it begins nor when it is taken up: nobody listens at this address."""
+    pytest.importorskip("ray")
+
+    def stop(report: Any) -> None:
+        raise KeyboardInterrupt
+
+    store, words = Store(tmp_path / "stopped"), ("--cluster", "ray://127.0.0.1:1", "--json")
+    with pytest.raises(Stopped):
+        start(prepare(experiment(tmp_path / "stopped", workers=None)), store, RoundWatch(stop))
+    found = command("resume", store.all()[0].run, "--store", tmp_path / "stopped", *words)
+    assert found.code == 0, found.err
+    assert outcome(tmp_path / "stopped") == here()
+    told = command("run", "--clients=8", "--rounds=1", "--explain", "--store", tmp_path / "run", *words).document
+    assert "are not divided among the nodes of the cluster" in told["execution"][-1]
+    asked = refused("run", "--clients=8", "--workers=2", "--store", tmp_path / "asked", *words[:2])
+    assert asked.startswith("The cluster ray://127.0.0.1:1 cannot be reached (")
 
 
 def test_nothing_but_the_cluster_loads_ray() -> None:
