@@ -170,7 +170,7 @@ def _test_records(folder: Path, rules: Rules, secret: bytes, about: Description)
         made = Encoding(table, schema, schema.format_of(content.path.stem), "schema").result()
         refuse(str(content.path), made.problems)
         labels = [schema.label.values[place] for place in made.labels[made.kept]]
-        found = ClientFile(table.path, made.x[made.kept], labels, None)
+        found = ClientFile(table.path, made.x[made.kept], labels, None, persons=made.kept_persons)
         columns = group_columns({name: list(table.texts(name)) for name in table.columns}, schema, made.kept)
     mask = tested(found, rules, secret)
     columns = {
