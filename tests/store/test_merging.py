@@ -18,7 +18,7 @@ from sordino.privacy.unit import Unit
 from sordino.store import merging
 from sordino.store.merging import merge
 from sordino.store.spending import over_runs, remove
-from sordino.store.store import Store
+from sordino.store.store import RunRow, Store
 from sordino.trained.models import load_models
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -109,6 +109,25 @@ def test_an_older_copy_of_a_run_changes_nothing(tmp_path: Path) -> None:
     before = contents(here, name)
     assert merge([there], here)["known"] == [name]
     assert contents(here, name) == before
+
+
+def test_copies_that_released_something_else_both_count(tmp_path: Path) -> None:
+    """Own code may not repeat itself: what each copy was charged after they parted is another release."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    name = stopped(here)
+    nonce = {"nonce": bytes(16)}
+    shutil.copytree(here, there)
+    resume(name, there)
+    true = RunRow.__init__
+
+    def drawn(self: RunRow, **given: Any) -> None:
+        true(self, **given | nonce)
+
+    with mock.patch.object(RunRow, "__init__", drawn):
+        found = merge([there], here)
+    assert found["merged"] == []
+    assert len(found["spending"]) == 1
+    assert epsilon(here)[0] == 2
 
 
 def test_a_stopped_run_resumes_under_another_name(tmp_path: Path) -> None:
