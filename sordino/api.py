@@ -21,6 +21,9 @@ from sordino.auditing.suite import ALL_TIERS, TRIALS
 from sordino.auditing.suite import audit as audit_claims
 from sordino.cluster.study import crew_on
 from sordino.cluster.team import hosting
+from sordino.data.federate import DEFAULT_CLIENTS, DEFAULT_PARTITION
+from sordino.data.handed import partition, take
+from sordino.data.own import DEFAULT_LABEL
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -48,10 +51,14 @@ __all__ = [
     "compare",
     "load_models",
     "make_report",
+    "partition",
     "plan",
     "resume",
     "run",
 ]
+
+HANDED = "data"
+"""Folder of a store for records that Python handed over."""
 
 
 def run(
@@ -71,7 +78,9 @@ def run(
         log: Where rounds are logged: "tensorboard", "mlflow" or "wandb".
         cluster: Ray cluster that computes: "auto", "ray://HOST:PORT" or "local:N"; by default this machine alone does.
         progress: Whether a progress bar is shown; by default in notebooks only.
-        keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`.
+        keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`. `data` may also be
+            records: a dictionary `{client: (x, y)}`, arrays `(x, y)` or `(x, y, x_test, y_test)`, a torch data set of
+            pairs, or a Hugging Face data set. They are written into the store, where a resumed run finds them.
     """
     prepared = prepare(_experiment(experiment, keys))
     where = contextlib.nullcontext((on_this_machine, "")) if cluster is None else hosting(cluster, prepared)
@@ -116,6 +125,8 @@ def compare(
     cluster: str | None = None,
     per_run: str | None = None,
     tune: Mapping[str, Sequence[Any]] | None = None,
+    judge: str | None = None,
+    devices: Sequence[str] = (),
     progress: bool | None = None,
     **keys: Any,
 ) -> ComparisonResult:
@@ -129,6 +140,10 @@ def compare(
         jobs: Number of runs at a time; None chooses it by the size of the runs.
         cluster: Ray cluster that makes the runs: "auto", "ray://HOST:PORT" or "local:N"; by default this machine does.
         per_run: Part of a node that each run has for itself there: "cpus=2,gpus=0.5".
+        judge: Figure that methods are ranked by, best first: "personal", "global", "worst-tenth" or "AUC"; by default
+            the verdict is about personal accuracy, and methods keep their order.
+        devices: Torch devices, such as ["cuda:0", "cuda:1"], to which runs are dealt in turn; with `jobs=None` there is
+            one run at a time on each.
         tune: Values of hyper-parameters to choose from on seeds that are not reported: `{"rate": [0.01, 0.1]}`.
         progress: Whether a progress bar is shown; by default in notebooks only.
         keys: Keys of an experiment file; `epsilon` may be a list of budgets.
@@ -144,8 +159,19 @@ def compare(
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
     with crew_on(cluster, per_run) as crew, _display(progress) as display:
-        found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune, crew=crew)
-    return ComparisonResult(found)
+        found = compare_methods(
+            chosen,
+            methods,
+            seeds,
+            display,
+            sweep=sweep,
+            jobs=jobs,
+            grid=tune,
+            judge=judge,
+            devices=devices,
+            crew=crew,
+        )
+    return ComparisonResult(found, chosen.store)
 
 
 @dataclass(frozen=True)
@@ -188,6 +214,25 @@ def audit(
 
 
 def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:
+    """Experiment that a file and keywords describe. Records that are handed over are written into its store first."""
+    data = keys.get("data")
+    if data is None or isinstance(data, str | Path):
+        return _described(file, keys, methods)
+    rest = {key: value for key, value in keys.items() if key != "data"}
+    described = _described(file, rest, methods)
+    handed = take(data, described.label or DEFAULT_LABEL)
+    rest["data"] = str(handed.write(described.store / HANDED))
+    if handed.names is not None and described.labels is None:
+        rest["labels"] = handed.names
+    if not handed.owned:
+        if described.partition == "natural":
+            raise UserError("These records belong to no client yet: name a partition that deals them, such as 'iid'.")
+        rest["partition"] = described.partition or DEFAULT_PARTITION
+        rest["clients"] = described.clients or DEFAULT_CLIENTS
+    return _described(file, rest, methods)
+
+
+def _described(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str]) -> Experiment:
     if file is None:
         return Experiment.make(keys, methods=methods)
     if not isinstance(file, str | Path):

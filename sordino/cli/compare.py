@@ -22,6 +22,7 @@ from sordino.cli.options import (
     OnCluster,
     PartOfNode,
     experiment_from,
+    parts,
     taking,
 )
 from sordino.cli.run import crew_of, getting_ready, progress_display, show_meaning
@@ -75,6 +76,30 @@ ShardOf = Annotated[
 Picture = Annotated[
     Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
 ]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE,DEVICE",
+        help="Deal the runs to these torch devices, one at a time on each, as in cuda:0,cuda:1. [default: the key "
+        "device, which is cpu]",
+    ),
+]
+Judged = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIGURE",
+        help="The figure of the verdict, by which rows are put in order: personal, global, worst-tenth (of the "
+        "clients) or AUC. [default: personal, rows in the order asked for]",
+    ),
+]
+Export = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Write methods, runs, rounds and clients as tidy tables (CSV, and Parquet with pyarrow), pictures and "
+        "results.bib into this folder.",
+    ),
+]
 
 
 @taking(
@@ -94,6 +119,9 @@ def compare(
     cluster: OnCluster = None,
     per_run: PartOfNode = None,
     shard: ShardOf = None,
+    devices: Devices = None,
+    judge: Judged = None,
+    export: Export = None,
     picture: Picture = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table into this file.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX (booktabs).")] = False,
@@ -107,11 +135,8 @@ def compare(
     """
     if latex and markdown:
         raise UserError("Give either --latex or --markdown, not both.")
-    if shard is not None and (tune or picture or csv or latex or markdown):
-        raise UserError(
-            "--shard makes runs, and no table: leave out --tune, --picture, --csv, --latex and --markdown. Methods are "
-            "tuned before, and the table comes from the merged stores."
-        )
+    if shard:
+        _refuse_tables(tune, judge, export, picture, csv, latex, markdown)
     with contextlib.ExitStack() as held:
         crew = held.enter_context(crew_of(cluster, per_run, jobs))
         with getting_ready(as_json):
@@ -119,13 +144,15 @@ def compare(
             from sordino.methods import names as all_methods
             from sordino.report.figures import check_picture
             from sordino.report.logs import check_log, log_runs
+            from sordino.report.study_files import check_folder
             from sordino.study.compare import compare as compare_methods
             from sordino.study.compare import compare_part
             from sordino.study.sweep import Shard, contender, grid_of, split_methods, values_of
+            from sordino.study.verdict import judge_of
 
             part = None if shard is None else Shard.read(shard)
-
             check_log(log)
+            judge_of(judge or "personal")
             swept = _sweep(epsilon, sweep or [], values_of)
             budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
             given = keys | {"epsilon": budget}
@@ -139,11 +166,14 @@ def compare(
             picture = picture or chosen.store / "compare.png"
             drawn = check_picture(picture)
             check_writable(csv)
+            check_folder(export)
         with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
             if not drawn:
                 display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
             if part is not None:
-                made = compare_part(chosen, names, seeds, part, display, sweep=swept, jobs=jobs, crew=crew)
+                made = compare_part(
+                    chosen, names, seeds, part, display, sweep=swept, jobs=jobs, devices=parts(devices), crew=crew
+                )
                 _show_part(made, chosen, as_json)
                 return
             found = compare_methods(
@@ -155,15 +185,28 @@ def compare(
                 jobs=jobs,
                 grid=grid_of(tune) if tune else None,
                 tuning_seeds=tuning_seeds,
+                judge=judge,
+                devices=parts(devices),
                 crew=crew,
             )
     document = _write_files(found, chosen, picture if drawn else None, csv)
+    if export is not None:
+        _export(found, chosen, export)
     if as_json:
         typer.echo(document)
     elif latex or markdown:
         _show_table(found, latex)
     else:
         _show(found, chosen, picture if drawn else None)
+
+
+def _refuse_tables(*given: object) -> None:
+    """Refuse options of tables beside a part of a comparison, of which there is none."""
+    if any(given):
+        raise UserError(
+            "--shard makes runs, and no table: leave out --tune, --judge, --export, --picture, --csv, --latex and "
+            "--markdown. Methods are tuned before, and the table comes from the merged stores."
+        )
 
 
 def _show_part(made: Any, chosen: Any, as_json: bool) -> None:
@@ -193,6 +236,16 @@ def _write_files(found: Any, chosen: Any, picture: Path | None, csv: Path | None
     if picture is not None:
         _draw(found, picture, chosen)
     return document
+
+
+def _export(found: Any, chosen: Any, folder: Path) -> None:
+    """Write a comparison into a folder, and say so on standard error."""
+    from sordino.report.study_files import export_study
+    from sordino.store.store import Store
+
+    with contextlib.closing(Store(chosen.store, must_exist=True)) as store:
+        written = export_study(found, store, folder)
+    typer.echo(f"Exported {len(written)} files to {folder}", err=True)
 
 
 def _show_table(found: Any, latex: bool) -> None:

@@ -21,7 +21,7 @@ from sordino.store.merging import merge
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.compare import compare, compare_part, side_by_side
-from sordino.study.run_cells import _hear
+from sordino.study.run_cells import _hear, results_of
 from sordino.study.sweep import Cell, Shard
 from sordino.util.display import Silent
 
@@ -283,6 +283,31 @@ def test_a_process_that_ends_within_a_line_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_runs_are_dealt_to_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices are made up; each run says where it would have been made, and the store knows it as the same."""
+    dealt: list[tuple[str, int | None]] = []
+
+    def noted(cells: Any, display: Any, jobs: int | None, experiment: Any) -> list[Summary]:
+        dealt.extend((cell.experiment.device, jobs) for cell in cells)
+        here = [replace(cell, experiment=cell.experiment.model_copy(update={"device": "cpu"})) for cell in cells]
+        return results_of(here, display, 1, experiment)
+
+    monkeypatch.setattr("sordino.study.compare.results_of", noted)
+    monkeypatch.setattr("sordino.study.compare.check_device", lambda device: None)
+    keys: dict[str, Any] = {"seeds": 2, "devices": ["cuda:0", "cuda:1"], "jobs": None}
+    there = compare(experiment(tmp_path), ["local", "dp-fedavg"], **keys)
+    assert dealt == [("cuda:0", 2), ("cuda:1", 2)] * 2
+    monkeypatch.undo()
+    here = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=2)
+    assert [row.runs for row in here.rows] == [row.runs for row in there.rows]
+
+
+def test_a_device_that_is_not_here_is_refused(tmp_path: Path) -> None:
+    given = ("compare", "--methods=local", *QUICK, "--store", tmp_path / "store")
+    assert "'cuda:7' cannot be used here" in refused(*given, "--devices=cpu,cuda:7")
+    assert not list((tmp_path / "store").glob("runs/*"))
+
+
 def test_a_mistake_in_a_run_side_by_side_is_a_sentence(tmp_path: Path) -> None:
     chosen = experiment(tmp_path, model="lenet")
     with pytest.raises(UserError, match="'lenet' needs images"):
@@ -331,8 +356,10 @@ def test_a_part_that_is_none_is_refused(text: str) -> None:
 
 
 def test_parts_in_several_stores_make_the_comparison_of_one(tmp_path: Path) -> None:
-    def without_times(document: dict[str, Any]) -> dict[str, Any]:
-        return document | {"rows": [row | {"seconds": 0} for row in document["rows"]]}
+    def without_times(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_times(one) for key, one in value.items() if "seconds" not in key}
+        return [without_times(one) for one in value] if isinstance(value, list) else value
 
     methods, parts = ["local", "dp-fedavg", "dp-fedavg[clip=1]"], [tmp_path / f"part-{place}" for place in (1, 2)]
     for place, store in enumerate(parts):
