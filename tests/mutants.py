@@ -2325,16 +2325,35 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "store/merging.py",
+        "tests/store/test_merging.py",
+        [
+            ("merging: every time anew", "if one.origin == row.origin]", "if False]"),
+            ("merging: an older copy takes the place", "if here.summary is not None:", "if False:"),
+            ("merging: other releases are forgotten", "and contains(row, links, here, mine)", ""),
+        ],
+    ),
+    (
+        "store/store.py",
+        "tests/cluster/test_without_nodes.py",
+        [("store: what was sent to a cluster costs nothing", "{JOURNAL: True, SENT: True}", "{SENT: True}")],
+    ),
+    (
         "store/run_files.py",
         "tests/experiment/test_other_machines.py tests/store/test_lost_journals.py "
         "tests/experiment/test_own_randomness.py tests/store/test_lifetime.py tests/experiment/test_resume.py",
         [
-            ("machines: run files do not ask which one", "row.begun, machine, durable)", 'row.begun, "", durable)'),
-            ("journal: own code's is as any other", "row.begun, machine, durable)", "row.begun, machine, False)"),
+            ("machines: run files do not ask which one", "begun, machine, durable)", 'begun, "", durable)'),
+            ("journal: own code's is as any other", "begun, machine, durable)", "begun, machine, False)"),
             ("machines: nobody says how often", "if attempts > row.given_up:", "if False:"),
             ("run files: a forked process goes on", "if os.getpid() != self._process:", "if False:"),
             ("run files: a forked process closes the journal", "if os.getpid() == self._process:", "if True:"),
-            ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),
+            ("run files: nobody says that there is a journal", "if row.sent or not row.begun:", "if False:"),
+            (
+                "run files: any lost journal is a cluster's",
+                "row.begun and not (row.sent and not",
+                "row.begun and not (not",
+            ),
             ("run files: a limit over runs is not kept", "row.planned) if limited else None", "row.planned) and None"),
             (
                 "run files: clients have forgotten everything after a resume",
