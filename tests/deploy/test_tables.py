@@ -115,6 +115,27 @@ def test_tables_are_read_as_they_are_declared(
             site.close()
 
 
+def test_tables_of_persons_are_judged_on_those_who_were_set_aside(tmp_path: Path) -> None:
+    """The rows of a person are tested with together, and files are read as their site writes them."""
+
+    def rows(number: int, header: list[str]) -> list[str]:
+        found = [line.replace(",", ";").replace(".", ",") for line in numbers(number, ["dose", "sex", "ill"])]
+        return [f"p{place // (1 + number)};{line}" for place, line in enumerate(found)]
+
+    declared = BY_SCHEMA | {"table": SCHEMA | {"person": "patient"}}
+    members, there = sites(tmp_path, ["patient;dose;sex;ill"] * 3, rows)
+    try:
+        start(Experiment.make(declared), members, InProcessCarrier(there), Store(tmp_path / "store"), deadlines=QUICK)
+        for number in (1, 2):  # two and three rows a person
+            folder = tmp_path / f"s{number}"
+            judged, stored = judge_site(folder).own, status(folder)["runs"][0]["metrics"]
+            assert judged.records == {1: 8, 2: 9}[number]
+            assert np.trace(judged.confusion) / judged.records == pytest.approx(stored["accuracy"])
+    finally:
+        for site in there:
+            site.close()
+
+
 @pytest.mark.parametrize("header", ["age,ill", "age,dose,weight,ill", "age,Dose,ill"])
 def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_path: Path) -> None:
     def rows(number: int, names: list[str]) -> list[str]:

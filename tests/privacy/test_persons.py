@@ -295,7 +295,7 @@ def test_a_run_says_that_it_protects_persons(tmp_path: Path) -> None:
     assert summary.records > 2 * 144
     statement = statement_of(store, run)
     assert (statement.covered_units, summary.persons) == (144, 144)
-    assert statement.protects.startswith("One person, with all of the person's rows in one place.")
+    assert statement.protects.startswith("One person, with all rows that one participant has of this person.")
     situation = situation_of(prepared.experiment, None, None, look=True)
     assert (situation.records, situation.total) == (48, 144)
     advice = str(advise(situation))
