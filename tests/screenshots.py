@@ -1,6 +1,6 @@
 """Pictures of pages in a browser, to be looked at: `make screenshots`.
 
-The report of a comparison, statements on a run and on a site of a trial and, where `make docs` has built it, the
+The report of a comparison, statements on a run and on a site of a trial, the report on a site's models and, where `make docs` has built it, the
 documentation: wide, narrow, on a telephone, dark, on paper.
 """
 
@@ -14,9 +14,11 @@ from browser import DESKTOP, PHONE, browser
 from federations import federation
 
 import sordino
+from sordino.deploy.site.judging import judge_site
+from sordino.report.judgement_page import JudgementReport
 from sordino.report.site_statement import site_statement_of
 from sordino.report.statement import statement_of
-from sordino.report.statement_pages import hypertext
+from sordino.report.statement_pages import Told, hypertext
 from sordino.store.store import Store
 
 SITE = Path("build/docs")
@@ -25,11 +27,12 @@ LOOKED_AT = ("index", "epsilon", "own-method", "made/methods/feddpa", "made/comm
 
 
 def statements(folder: Path, run: str) -> dict[str, Path]:
-    """Statements on a run, and on a site of a trial."""
+    """Statements on a run and on a site of a trial, and the report on this site's models."""
     shutil.rmtree(folder / "trial", ignore_errors=True)
     with federation(folder / "trial", 3, method="dp-fedsgd", epsilon=2.0) as made:
         made.run()
-        told = {"statement": statement_of(Store(folder / "store"), run), "site": site_statement_of(made.folders[0])}
+        told: dict[str, Told] = {"statement": statement_of(Store(folder / "store"), run), "site": site_statement_of(made.folders[0])}
+        told["judged"] = JudgementReport(judge_site(made.folders[0]))
     pages = {name: folder / f"{name}.html" for name in told}
     for name, found in told.items():
         pages[name].write_text(hypertext(found), "utf-8")

@@ -243,14 +243,15 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
 def check_report(found: Mapping[str, Any]) -> RenderableType:
     """Report on an experiment that a site would take part in: its records, what leaves and the cost."""
     records, unit = found["records"], found["unit"]
-    declared = found["records_declared"]
+    declared, counted = found["records_declared"], "for training" if unit != Unit.PERSON else "persons in training"
+    persons = f" (of {records['persons']:,} persons)" if "persons" in records else ""
     parts = [
         f"{found['site']} would take part, in at most {found['rounds']:,} rounds.",
-        f"Its records: {records['train']:,} for training, {records['test']:,} for testing"
-        + (f"; the experiment declares about {declared:,}." if declared is not None else "."),
+        f"Its records: {records['train']:,} for training{persons}, {records['test']:,} for testing"
+        + (f"; the experiment declares about {declared:,} {counted}." if declared is not None else "."),
     ]
     if found["sampling"] is not None:
-        parts.append(f"Each training record enters a sum over all sites with probability {found['sampling']:g}.")
+        parts.append(f"Each {'training record' if unit != Unit.PERSON else unit} enters a sum over all sites with probability {found['sampling']:g}.")
     limit = f"at most {epsilon_text(found['max_epsilon'])} for the {found['promised']} over all runs"
     before = f"{epsilon_text(found['spent'])} is spent or reserved so far"
     if found["epsilon"] is None:
