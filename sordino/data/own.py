@@ -30,7 +30,7 @@ from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source, problems_of
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
-from sordino.data.persons import code_of, number_codes
+from sordino.data.persons import code_of, names_somebody, number_codes
 from sordino.data.schema import PersonRules, Schema, canonical
 from sordino.data.tables import Table, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse
@@ -345,7 +345,7 @@ def _array_codes(
                 f"The file {path} needs one code in the array {key!r} for each of its {size} records in {of}."
             )
         codes = [code_of("" if value is None else str(value)) for value in arrays[key].reshape(-1).tolist()]
-        if not all(codes) or "nan" in codes:
+        if not all(map(names_somebody, codes)):
             raise UserError(f"The file {path} has a record without a code in its array {key!r}; fill or drop it.")
         found += codes
     return found
