@@ -1,7 +1,7 @@
 """Pictures of pages in a browser, to be looked at: `make screenshots`.
 
-The report of a comparison, statements on a run and on a site of a trial, the report on a site's models and, where `make docs` has built it, the
-documentation: wide, narrow, on a telephone, dark, on paper.
+The report of a comparison, statements on a run and on a site of a trial, the report on a site's models and, where
+`make docs` has built it, the documentation: wide, narrow, on a telephone, dark, on paper.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def statements(folder: Path, run: str) -> dict[str, Path]:
     shutil.rmtree(folder / "trial", ignore_errors=True)
     with federation(folder / "trial", 3, method="dp-fedsgd", epsilon=2.0) as made:
         made.run()
-        told: dict[str, Told] = {"statement": statement_of(Store(folder / "store"), run), "site": site_statement_of(made.folders[0])}
+        told: dict[str, Told] = {
+            "statement": statement_of(Store(folder / "store"), run),
+            "site": site_statement_of(made.folders[0]),
+        }
         told["judged"] = JudgementReport(judge_site(made.folders[0]))
     pages = {name: folder / f"{name}.html" for name in told}
     for name, found in told.items():

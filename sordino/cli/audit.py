@@ -29,8 +29,8 @@ def audit(
         str | None,
         typer.Argument(
             metavar="[EXPERIMENT|RUN]",
-            help="An experiment file (TOML), or a stored simulation, whose keys and data are attacked; options override "
-            "its keys. [default: the built-in example]",
+            help="An experiment file (TOML), or a stored simulation, whose keys and data are attacked; options "
+            "override its keys. [default: the built-in example]",
         ),
     ] = None,
     trials: Annotated[

@@ -114,8 +114,8 @@ class Encoding:
         return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted, persons)
 
     def known_labels(self) -> np.ndarray | None:
-        """Return the number of each row's class, int64 (rows,): -1 where the table does not say one that the schema has;
-        None without such a column. Nothing is a problem here: whoever predicts needs no labels."""
+        """Return the number of each row's class, int64 (rows,): -1 where the table says none that the schema has; None
+        without such a column. Nothing is a problem here: whoever predicts needs no labels."""
         name, label = self._schema.label_name, self._schema.label
         if name not in self._table.columns:
             return None

@@ -5,6 +5,7 @@ __all__ = [
     "figures",
     "glossary",
     "html",
+    "judgement_page",
     "logs",
     "registry",
     "result",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # what sites need may not be installed
     from sordino.deploy.site.judging import SiteJudgement
 
 STAYS = (
-    "Nobody but the owner of the site. The figures are of raw test records, and no noise is on them: they must stay here."
+    "Nobody but the owner of the site. The figures are of raw test records, and no noise is on them: they must stay "
+    "here."
 )
 TOO_FEW = "too few"
 
@@ -108,7 +109,10 @@ def _confusion(own: Mapping[str, Any]) -> list[Block]:
     rows = [[name, *map(str, row)] for name, row in zip(names, own["confusion"], strict=True)]
     table = Table(["what it is", *(f"taken for {name}" for name in names)], rows)
     if own["threshold"] is None:
-        return [table, "The most probable class is predicted. `sordino site report` with `--operating-point` changes that."]
+        return [
+            table,
+            "The most probable class is predicted. `sordino site report` with `--operating-point` changes that.",
+        ]
     return [table, f"{own['positive']!r} is predicted from a probability of {own['threshold']:.3f} on."]
 
 

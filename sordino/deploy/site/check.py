@@ -31,8 +31,8 @@ class SiteCheck:
     refusal: str | None
     """Sentences on why the site would refuse; None where it would take part."""
     records: dict[str, int]
-    """Numbers of the site's records for training (`train`) and for testing (`test`), and, where persons are protected, of
-    `persons` in training; empty where its data were not looked at."""
+    """Numbers of the site's records for training (`train`) and for testing (`test`), and, where persons are protected,
+    of `persons` in training; empty where its data were not looked at."""
     terms: DeployedTerms
     number: int
     """Client number of the site: its place in the pinned roster, or 0."""

@@ -81,8 +81,8 @@ def _sums_words(sums: PlanOfSums, plan: PlanForRecords) -> list[str]:
         whose = f"its share of {sums.guaranteed_shares} that are guaranteed"
     words = [
         f"T = {sums.rounds} rounds of one sum each, over {which}.",
-        f"Each of {len(plan.clients)} clients adds noise of standard deviation {sums.noise_of_client:.4g} C to its message "
-        f"({whose}); C is the threshold of a {unit}'s gradient.",
+        f"Each of {len(plan.clients)} clients adds noise of standard deviation {sums.noise_of_client:.4g} C to its "
+        f"message ({whose}); C is the threshold of a {unit}'s gradient.",
     ]
     words += [
         f"{percent(one['share'])} of the budget (of mu^2) pays for the sum {one['release']!r}, which leaves once: each "
@@ -251,7 +251,8 @@ def check_report(found: Mapping[str, Any]) -> RenderableType:
         + (f"; the experiment declares about {declared:,} {counted}." if declared is not None else "."),
     ]
     if found["sampling"] is not None:
-        parts.append(f"Each {'training record' if unit != Unit.PERSON else unit} enters a sum over all sites with probability {found['sampling']:g}.")
+        one = "person in training" if unit == Unit.PERSON else "training record"
+        parts.append(f"Each {one} enters a sum over all sites with probability {found['sampling']:g}.")
     limit = f"at most {epsilon_text(found['max_epsilon'])} for the {found['promised']} over all runs"
     before = f"{epsilon_text(found['spent'])} is spent or reserved so far"
     if found["epsilon"] is None:
