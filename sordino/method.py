@@ -305,6 +305,14 @@ class Method:
         """Whether sums over all clients' records leave, whose noise is shared out over the clients' messages."""
         return any(release.sums_records for release in all_releases(self.steps()))
 
+    def passes(self) -> int:
+        """Return how often a client passes over its records in a round."""
+        return self.epochs
+
+    def switched_off(self) -> list[str]:
+        """Return the parts of the method that these hyper-parameters switch off, in words."""
+        return []
+
     def settled(self, clients: int) -> Method:
         """Return the method with those hyper-parameters filled in that depend on the number of clients."""
         return self

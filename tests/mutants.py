@@ -2075,6 +2075,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "except (SystemExit, GeneratorExit) as error:",
                 "except ZeroDivisionError as error:",
             ),
+            ("a script reads accuracies on raw records", "self._in_script = True", "self._in_script = False"),
             ("server: a resumed run begins its mean anew", "else restored.averaged", "else None"),
             ("lasting: a script that has ended is run again", "and self._run_state.restored.over:", "and False:"),
             ("server: sites are asked again after a kill", "self._run_state.saves_every_round or", ""),
@@ -2678,7 +2679,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/accounting/gaussian.py",
         "tests/privacy/test_accountant.py",
         [
-            ("epsilon too small by a tenth", "return float(root)", "return 0.9 * float(root)"),
+            ("epsilon too small by a tenth", "return max(epsilon, 0.0)", "return 0.9 * max(epsilon, 0.0)"),
+            ("Newton's steps too long", "log_delta - log_second)", "2 * (log_delta - log_second))"),
         ],
     ),
     (
@@ -3349,6 +3351,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/release/of_sums.py",
         "tests/privacy/test_sums.py",
         [
+            (
+                "sums: thresholds do not say normalised",
+                "Thresholds(found, normalised=self.normalised)",
+                "Thresholds(found)",
+            ),
             (
                 "sums: rounded to float32 before noise",
                 "return Release.unbounded(self, rows, public)",

@@ -32,6 +32,7 @@ from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.persons import code_of, names_somebody, number_codes
 from sordino.data.schema import PersonRules, Schema, canonical
+from sordino.data.sequences import holds_sequences, read_sequences
 from sordino.data.tables import Table, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse
 from sordino.tasks import Classification
@@ -99,6 +100,8 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     if how.schema is not None:
         how = replace(how, schema=how.schema.with_persons(how.person))
     paths, notes = client_paths(folder)
+    if holds_sequences(paths[0]):
+        return read_sequences(folder, paths, how.labels, notes)
     problems: list[str] = []
     tables: list[Table] = []
     arrays: list[ClientFile] = []

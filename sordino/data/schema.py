@@ -42,7 +42,7 @@ from sordino.util.toml import read_toml
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 """Texts of cells without a value, unless the schema names others."""
-LARGEST_NUMBER = 1e30
+MAX_MAGNITUDE = 1e30
 """Larger numbers, up or down, are refused in tables."""
 LEAST_SIZE = 0.3
 """Least deviation by which a category's features are divided: rare values are not to outweigh all other columns."""
@@ -56,7 +56,7 @@ only where they are given."""
 LARGEST_MAX_ROWS = 10_000
 LARGEST_MAX_SITES = 100
 """Largest declarations of a person's rows and clients that are taken for meant."""
-Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 Name = Annotated[str, Field(min_length=1)]
 
 

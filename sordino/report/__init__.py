@@ -1,6 +1,7 @@
 """Reports for people: tables for the terminal, HTML pages, pictures, statements and logs."""
 
 __all__ = [
+    "citations",
     "exports",
     "figures",
     "glossary",
@@ -10,6 +11,7 @@ __all__ = [
     "registry",
     "result",
     "run_facts",
+    "run_list",
     "run_page",
     "site_page",
     "site_statement",
@@ -17,6 +19,7 @@ __all__ = [
     "statement_blocks",
     "statement_facts",
     "statement_pages",
+    "study_files",
     "terminal",
     "unit_words",
     "wording",

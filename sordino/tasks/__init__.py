@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from sordino.tasks.classification import Classification
+from sordino.tasks.next_token import NextToken
 from sordino.tasks.task import Task
 
-__all__ = ["Classification", "Task", "read_task"]
+__all__ = ["Classification", "NextToken", "Task", "read_task"]
 
 
 def read_task(document: Mapping[str, Any]) -> Task:
     """The task that `Task.document` wrote, for example into the file of a run's models."""
+    if "vocabulary" in document:
+        return NextToken(document["vocabulary"], document["length"])
     return Classification(tuple(document["classes"]), document["positive"])

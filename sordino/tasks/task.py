@@ -35,6 +35,11 @@ class Task(ABC):
     """The metric by which clients are compared; from 0 to 1, higher is better."""
 
     @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the target of one record: a number, unless records are sequences."""
+        return ()
+
+    @property
     @abstractmethod
     def width(self) -> int:
         """Number of outputs of a network for each record."""
