@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Iterator
@@ -12,7 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from sordino.cli.options import DATA, NOISE, SCHEDULE, Json, Keys, experiment_from, given_keys, taking
+from sordino.cli.options import (
+    DATA,
+    NOISE,
+    SCHEDULE,
+    Json,
+    Keys,
+    OnCluster,
+    PartOfNode,
+    experiment_from,
+    given_keys,
+    taking,
+)
+from sordino.cli.run import check_cluster, crew_of
 from sordino.errors import check_writable
 
 if TYPE_CHECKING:
@@ -39,19 +52,28 @@ def audit(
     tiers: Annotated[
         str, typer.Option(help="Which attacks: 0 conformance, 1 mechanism, 2 one real run, 3 side channels.")
     ] = "0,1,2,3",
+    cluster: OnCluster = None,
+    per_run: PartOfNode = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the findings there too, as JSON with pictures.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Attack what a method claims, through the code that really runs; exit code 1 where a claim is false."""
+    check_cluster(cluster)
     chosen = _chosen(experiment, keys)
     from sordino.auditing.suite import audit as attack
 
     wanted = _tiers(tiers)
     check_writable(output)
-    with _own_failures(chosen):
-        report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
+    with _own_failures(chosen), crew_of(cluster, per_run, None) as crew:
+        tell = functools.partial(_tell, quiet=as_json)
+        if crew is None:
+            report = attack(chosen, trials, wanted, tell)
+        else:
+            from sordino.auditing.suite import audit_on
+
+            report = audit_on(crew.cluster, crew.per_run, chosen, trials, wanted, tell)
     document = report.asdict(pictures=True) | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
     place = _store_document(document, output, chosen.store)
     if as_json:

@@ -133,6 +133,23 @@ Seed = Annotated[
 WorkerCount = Annotated[
     int | None, typer.Option("--workers", help="Processes; results do not depend on it. [default: one per core]")
 ]
+OnCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Compute on a Ray cluster: auto (one that runs on this machine), ray://HOST:PORT, or local:N (N cores of "
+        "this machine). Results do not depend on it. [default: this machine alone]",
+    ),
+]
+PartOfNode = Annotated[
+    str | None,
+    typer.Option(
+        "--per-run",
+        metavar="cpus=N,gpus=N",
+        help="With --cluster: cores and cards that each run has for itself. [default: cpus=1]",
+    ),
+]
 Log = Annotated[
     str | None,
     typer.Option(help="Also log every round: tensorboard, mlflow or wandb (extras to install). [default: none]"),

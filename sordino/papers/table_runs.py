@@ -19,7 +19,7 @@ from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.papers.description import Keys, Measure, Paper, PaperColumn, PaperRow, PaperTable, Scale, Variant
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
-from sordino.study.run_cells import results_of
+from sordino.study.run_cells import Crew, results_of
 from sordino.study.sweep import Cell, Sweep, cells, contender, grid_of
 from sordino.study.tuning import Accuracy, Tuned, TuningRuns, tune, with_settings
 from sordino.util.display import Display
@@ -28,7 +28,7 @@ SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
 TUNING_SEEDS = 3
 """Number of seeds that settings are chosen on; none of them is reported."""
 EXTENSIONS = 4
-"""How often a grid grows at most, while the best value lies on its edge."""
+"""Most times that a grid grows while the best value lies on its edge."""
 VARIANTS: tuple[Variant, ...] = ("sound", "paper")
 
 
@@ -44,6 +44,8 @@ class Options:
     tune: str = ""
     """Grid that is searched for every method in each column, on seeds that are not reported; `paper`: the paper's own
     grid, and then those of methods' own settings."""
+    crew: Crew | None = None
+    """Who makes the runs, in the place of so many jobs."""
 
     @property
     def seed_count(self) -> int:
@@ -160,7 +162,7 @@ class Study:
         return outcomes
 
     def _run(self, different: list[Cell], display: Display) -> dict[str, Summary]:
-        made = results_of(different, display, self.options.jobs, different[0].experiment)
+        made = results_of(different, display, self.options.jobs, different[0].experiment, self.options.crew)
         return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
 
     def _methods(self, column: PaperColumn) -> dict[str, str]:

@@ -160,6 +160,8 @@ def _test_records(folder: Path, rules: Rules, secret: bytes, about: Description)
     """Test records of a site, encoded as its models take them."""
     content, names = read_records(folder, rules).content, about.meaning.task.class_names("A judgement")
     columns: dict[str, list[str]] = {}
+    if content is None:
+        raise UserError("Only the app that trains at this site reads its records: let the app judge its models.")
     if isinstance(content, ClientFile):
         found = content
     else:
