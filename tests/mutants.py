@@ -3985,6 +3985,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("persons: records without a code are kept", "all(map(names_somebody, codes))", "all(codes)")],
     ),
     (
+        "deploy/site/judging.py",
+        "tests/deploy/test_tables.py",
+        [
+            ("persons: sites judge rows apart", "labels, None, persons=made.kept_persons)", "labels, None)"),
+        ],
+    ),
+    (
         "data/federate.py",
         "tests/data/test_codes_of_persons.py",
         [
