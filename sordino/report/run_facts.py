@@ -184,14 +184,22 @@ def utility_of(summary: Summary) -> list[str]:
             f"the mean over clients; at the client that is worst off for "
             f"{percent(summary.accuracy.get('personal_worst'))}."
         )
-    for name, word in (("auc", "the area under the curve (AUC)"), ("balanced_accuracy", "the balanced accuracy")):
+    for name, word, tell in (
+        ("auc", "the area under the curve (AUC)", _score),
+        ("balanced_accuracy", "the balanced accuracy", percent),
+    ):
         metric = (summary.metrics or {}).get(name)
         if metric is not None and metric.mean is not None:
             figures.append(
-                f"In the mean over clients {word} is {percent(metric.mean)}, and {percent(metric.worst_tenth)} for the "
+                f"In the mean over clients {word} is {tell(metric.mean)}, and {tell(metric.worst_tenth)} for the "
                 "tenth of the clients that is worst off."
             )
     return [*figures, accuracy_source(summary), NO_SUBGROUPS]
+
+
+def _score(value: float | None) -> str:
+    """Area under the curve as tables have it."""
+    return "–" if value is None else f"{value:.3f}"
 
 
 def utility_of_clients(summary: Summary, store: Store) -> list[list[str]]:
