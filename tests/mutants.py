@@ -1965,8 +1965,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "recalibrate: records of common labels count alike",
-                "records = effective_records(self._task.group(targets.numpy()), len(self._task.groups))",
-                "records = len(targets)",
+                "enough = self._task.effective_records(targets.numpy()) > self._enough",
+                "enough = len(targets) > self._enough",
             ),
             ("recalibrate: noise changes nothing", '"feasible": feasible,', '"feasible": math.inf,'),
             ("recalibrate: nobody takes the mean", "if enough and alone is not None", "if False and alone is not None"),

@@ -84,7 +84,7 @@ def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rn
         )
     if partition.function is not None:
         return deal_own(partition, targets, clients, rng)
-    return DEALS[partition.kind](task.group(targets), len(task.groups), clients, partition.number, rng)
+    return DEALS[partition.kind](*task.partition(targets), clients, partition.number, rng)
 
 
 def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -228,7 +228,7 @@ DEALS: dict[str, Callable[[np.ndarray, int, int, float, np.random.Generator], np
 }
 """Deals by the name of their partition, from
 
-- `labels` (records,): the group of each record, as `Task.group` gives it;
+- `labels` (records,): the group of each record, as `Task.partition` gives it;
 - `classes`: number of groups;
 - `clients`: number of clients;
 - the partition's number (alpha, shards per client, percentage of labels);

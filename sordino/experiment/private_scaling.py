@@ -40,7 +40,6 @@ from sordino.store import checkpoint as checkpoints
 from sordino.store.run_summary import Summary
 from sordino.store.spending import over_runs
 from sordino.store.store import Store
-from sordino.tasks import Classification
 from sordino.util.formatting import delta_text, round_up
 
 USUAL_MEAN_SPREAD, USUAL_VARIANCE, USUAL_VARIANCE_SPREAD = 0.5, 0.12, 0.1
@@ -191,7 +190,7 @@ def augmented(folder: Path, schema: Schema, names: list[str], seed: int) -> Fede
     places = [schema.features().index(name) for name in names]
     numbers = found.x[:, places].clamp(-1, 1)
     x = torch.cat([numbers, numbers.square() - 0.5], dim=1) / moments_length(len(names))
-    task = Classification.numbered(found.task.width)
+    task = found.task.unnamed
     return federate(replace(found, x=x, task=task, schema=None), None, None, seed, FEW)
 
 

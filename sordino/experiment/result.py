@@ -61,7 +61,8 @@ def summarize(
         reached: metrics of what clients predict with; None in a deployment.
     """
     method, schedule, experiment, data = prepared.method, prepared.schedule, prepared.experiment, prepared.data
-    personal = own if blends is None else blends.figures("accuracy")[:, 0]
+    personal = own if blends is None else blends.figures(blends.task.score)[:, 0]
+    task = prepared.learner.task
     charged, delta = run_files.ledger, prepared.budget.delta
     # What answers may have cut short is covered by the whole plan alone (privacy-loss odometers are no guarantee).
     ledger = charged if ending.as_scheduled else whole(prepared, charged)
@@ -69,7 +70,11 @@ def summarize(
     so_far = None if ledger is charged else _by_view(charged, delta)
     measured = None if data is None else reached
     plan = prepared.allowance.records
-    mixture = None if blends is None else _mixture_figures(experiment.personal, blends, own, ending.shared)
+    mixture = (
+        None
+        if blends is None or experiment.personal == "own"
+        else _mixture_figures(experiment.personal, blends, own, ending.shared)
+    )
     return Summary(
         run=run,
         method=experiment.method,
@@ -116,6 +121,8 @@ def summarize(
         record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
+        task=task.name,
+        score=task.score,
         features=None if experiment.features is None else experiment.features.describe(),
     )
 
@@ -244,7 +251,7 @@ def _mixture_figures(personal: str, blends: Blends, own: np.ndarray, shared: np.
     if shared is not None:
         single["global"] = shared
     name = MADE[personal]
-    found = {name: blends.figures("accuracy")[:, 0], **single}
+    found = {name: blends.figures(blends.task.score)[:, 0], **single}
     return MixtureFigures(
         accuracy={name: finite_or_none(mean(values)) for name, values in found.items()},
         worst_tenth={name: finite_or_none(worst_tenth(values)) for name, values in found.items()},

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sordino.data.schema import Label, NumberColumn, Schema
+from sordino.data.schema import Event, Label, NumberColumn, Schema, Target, Time
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import AT_SITES
@@ -53,7 +53,7 @@ from sordino.report.statement_facts import (
     observe,
 )
 from sordino.report.unit_words import plain_words
-from sordino.report.wording import observer_of_figures, with_full_stop
+from sordino.report.wording import observer_of_figures, score_of, with_full_stop
 from sordino.store.ledger_rows import Account, sites_per_person
 from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, hits_of, over_runs, sentence
@@ -96,6 +96,8 @@ class Statement:
     stopped: bool
     """Whether the run was stopped before its end and has no models."""
     classes: list[str]
+    wish: str
+    score: str
     predicted: str | None
     """The name of the column that is predicted, in tables."""
     columns: list[DataColumn]
@@ -199,6 +201,8 @@ def statement_of(store: Store, run: str) -> Statement:
         rounds_planned=summary.rounds,
         stopped=row.result is None,
         classes=list(about.meaning.task.groups),
+        wish=about.meaning.task.wish,
+        score=score_of(summary),
         predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
         columns=columns,
         shape=about.shape,
@@ -274,10 +278,10 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
     """All declared columns."""
     found = []
     for name, column in schema.columns.items():
-        is_label = isinstance(column, Label)
-        occurring = is_label and configuration["table"] is None and configuration["labels"] is None
+        is_label = isinstance(column, Label | Target | Time | Event)
+        occurring = isinstance(column, Label) and configuration["table"] is None and configuration["labels"] is None
         source = "declared as public" if column.public and not occurring else "read from the records"
-        if isinstance(column, NumberColumn) and column.released is not None:
+        if isinstance(column, NumberColumn | Target) and column.released is not None:
             source = f"scaled by what {column.released} released"
         shown = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
         found.append(DataColumn(shown, column.kind, column.describe(), str(getattr(column, "missing", "")), source))

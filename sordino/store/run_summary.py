@@ -162,6 +162,10 @@ class Summary:
     """Where clients recalibrate the server's model: accuracies of what they predict with and of its members."""
     features: str | None = None
     """Features that the network was trained on, in one line; None where it saw the records themselves."""
+    task: str = "classification"
+    """Kind of task: `classification`, `regression` or `survival`."""
+    score: str = "accuracy"
+    """Metric that `accuracy` and the figures of mixtures hold: `accuracy`, `r2` or `concordance`."""
     deployed: bool = False
     """Whether the run was on the clients' own machines."""
     trial_of: str | None = None

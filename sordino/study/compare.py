@@ -85,6 +85,8 @@ class ComparisonRow:
     """Accuracies of each run."""
     curves: list[list[dict[str, Any]]]
     """Rounds of each run, as the store has them."""
+    score: str = "accuracy"
+    """Metric that `accuracy` holds, as in `Summary.score`."""
     auc: OverSeeds | None = None
     """Area under the curve of personal models, the mean over clients with both outcomes in their test records; None
     where there are not two classes, or no run has it."""
@@ -274,6 +276,7 @@ def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) ->
         runs=[result.run for result in results],
         by_seed=[SeedFigures(result.seed, result.run, result.accuracy) for result in results],
         curves=[store.curve(result.run) for result in results],
+        score=first.score,
         auc=_spread([_auc_of(result) for result in results]),
     )
 
