@@ -317,6 +317,10 @@ class Method:
         """Refuse data that this method must not be used on; `people` is the fingerprint of the persons in them."""
         return
 
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that this method cannot learn, before anything is spent."""
+        return
+
     def files(self) -> tuple[str, ...]:
         """Return the names of hyper-parameters that name files. The JSON of `file_contents` may stand in their place: a
         site never opens a file because a server names it."""

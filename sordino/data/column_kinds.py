@@ -162,10 +162,10 @@ def check_class_labels(labels: Sequence[str], name: str, declare: str = "declare
         bounds = ",".join(f"{bound:g}" for bound in suggest_bins([float(label) for label in labels]))
         raise UserError(
             f"The label {name!r} looks like a number ({len(set(labels))} different values in {len(labels)} records, "
-            f"for example {labels[0]}), but models tell classes apart unless you say otherwise: predict the number "
-            "itself (--task regression), group its values into a few classes by bounds that you choose (`sordino data schema "
-            f"FOLDER --label {quote(name)} --bins {bounds}`), name another column with --label, or, if they are "
-            f"classes, {declare}."
+            f"for example {labels[0]}), but models tell classes apart unless told otherwise: predict the number "
+            "itself (--task regression), group its values into a few classes by bounds that you choose (`sordino data "
+            f"schema FOLDER --label {quote(name)} --bins {bounds}`), name another column with --label, or, if they "
+            f"are classes, {declare}."
         )
     alike = differ_in_case(labels)
     if alike is not None:

@@ -637,7 +637,7 @@ EXPLANATION = (
     "(the centre, and a feature of its own) or a number; for categories flag or one of the values. missing_codes are",
     "numbers that stand for a missing value, units texts behind numbers with the factor for each, aliases other",
     "spellings of values, bins the bounds between classes of a label that is a number, cuts the ends of the intervals",
-    "in which an event is looked for.",
+    "of a time to an event.",
     "Comments tell what was seen in the records: take them out before you give this file to anybody.",
 )
 

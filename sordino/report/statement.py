@@ -41,7 +41,6 @@ from sordino.report.run_facts import (
 from sordino.report.run_page import page_of
 from sordino.report.statement_blocks import Page
 from sordino.report.statement_facts import (
-    NAMED,
     AnnexRow,
     AuditVerdict,
     DataColumn,
@@ -59,6 +58,7 @@ from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, hits_of, over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.trained.models import Description, load_models
+from sordino.util.formatting import NAMED
 from sordino.util.package import package_hash
 
 OF_SECURE_SUM = "whoever runs the server, together with all other sites; by itself it sees sums"

@@ -40,7 +40,7 @@ def concordant_pairs(times: np.ndarray, events: np.ndarray, predicted: np.ndarra
 
 
 def kaplan_meier(times: np.ndarray, events: np.ndarray, at: np.ndarray, before: bool = False) -> np.ndarray:
-    """Probability of no event up to each of the times `at`, or up to just before them where `before` says so (Kaplan and
+    """Probability of no event up to each of the times `at`, or up to just before them (`before`; Kaplan and
     Meier 1958); one where there are no records."""
     moments = np.unique(times[events])
     at_risk = (times >= moments[:, None]).sum(axis=1)

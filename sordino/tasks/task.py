@@ -172,8 +172,8 @@ class Task(ABC):
 
     def weighed(self, class_weight: str) -> Task:
         """The task whose losses and slopes are multiplied by public weights that stand in a method's `class_weight`;
-        the task itself for `none`, and for `balanced`, whose weights follow from records."""
-        if class_weight in UNDECLARED:
+        the task itself for `none`, and, of classes, for `balanced`, whose weights follow from records."""
+        if class_weight == "none":
             return self
         raise UserError(f"class_weight needs classes, but this task ({self.name}) has none: leave it out.")
 
