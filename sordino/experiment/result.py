@@ -121,10 +121,19 @@ def summarize(
         record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
+        curve=_curve(prepared, ending),
         task=task.name,
         score=task.score,
         features=None if experiment.features is None else experiment.features.describe(),
     )
+
+
+def _curve(prepared: Terms, ending: Ending) -> dict[str, float] | None:
+    """Figures from what a method counted of the targets with noise; None where it counted none that tell something."""
+    counted, plan = ending.now.state.get("counted"), prepared.allowance.records
+    if counted is None or plan is None or not prepared.learner.task.tells_counts or not ending.now.rounds:
+        return None
+    return prepared.learner.task.curve(counted, float(plan.trained.sum()))
 
 
 def _by_view(ledger: Ledger, delta: float) -> dict[View, float | None]:

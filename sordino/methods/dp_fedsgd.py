@@ -106,10 +106,13 @@ class DPFedSGD(RecordLevel):
             motion=self.server.begin(model),
             threshold=self.clipping.begin(self._first_clip(fed)),
             weights=torch.ones(len(fed.task.groups)),
+            **({"counted": torch.zeros(fed.task.counted)} if fed.task.tells_counts and self.counts else {}),
         )
         for number in fed.rounds(server):
             if number == 0 and self.counts:
                 means, records = self._counted(fed)
+                if fed.task.tells_counts:
+                    server.counted = means
                 server.model = with_output_bias(server.model, fed.task.start(means, records), fed.layout)
                 if self.class_weight == "balanced":
                     frequencies = fed.task.frequencies_of(means, records)

@@ -166,6 +166,9 @@ class Summary:
     """Kind of task: `classification`, `regression` or `survival`."""
     score: str = "accuracy"
     """Metric that `accuracy` and the figures of mixtures hold: `accuracy`, `r2` or `concordance`."""
+    curve: dict[str, float] | None = None
+    """Kaplan-Meier curve of all clients' training records for a time to an event, from one noised histogram of events
+    and of records last seen, by interval; the run's epsilon covers it."""
     deployed: bool = False
     """Whether the run was on the clients' own machines."""
     trial_of: str | None = None

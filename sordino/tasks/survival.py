@@ -183,6 +183,16 @@ class Survival(Task):
         at_risk = (entered - inside / 2).clamp(min=LEAST_AT_RISK)
         return (events / at_risk).clamp(LEAST_HAZARD, 1 - LEAST_HAZARD)
 
+    @property
+    def tells_counts(self) -> bool:
+        return True
+
+    def curve(self, means: Tensor, records: float) -> dict[str, float]:
+        """Kaplan-Meier curve at the cuts."""
+        unit = "" if self.unit is None else f" {self.unit}"
+        curve = (1 - self.hazards(means, records)).cumprod(dim=0).tolist()
+        return {f"no event up to {cut:g}{unit}": value for cut, value in zip(self.cuts, curve, strict=True)}
+
     def start(self, means: Tensor, records: float) -> Tensor:
         return torch.logit(self.hazards(means, records)).float()
 

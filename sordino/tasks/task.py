@@ -159,6 +159,16 @@ class Task(ABC):
         """(records, counted): a row for each record, of a norm of at most one, whose mean tells how targets are
         spread."""
 
+    def curve(self, means: Tensor, records: float) -> dict[str, float]:
+        """Figures that noisy means of `counts` tell people, by what they are; none where they tell nothing but how
+        frequent classes are."""
+        return {}
+
+    @property
+    def tells_counts(self) -> bool:
+        """Whether `curve` has figures."""
+        return False
+
     @abstractmethod
     def start(self, means: Tensor, records: float) -> Tensor:
         """(width,): outputs to begin with, the same for all records.

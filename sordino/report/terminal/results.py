@@ -97,6 +97,11 @@ def run_report(summary: Summary, store: str) -> RenderableType:
         beside += [metrics_table(summary.metrics, summary.positive), ""]
     if summary.evaluation is not None:
         beside += [evaluation_table(summary.evaluation, summary.unit.record_level), ""]
+    if summary.curve is not None:
+        told = Table("all training records (Kaplan and Meier, with noise)", "", box=None, padding=(0, 2, 0, 0))
+        for name, value in summary.curve.items():
+            told.add_row(name, percent(value))
+        beside += [told, ""]
     beside += [] if summary.mixture is None else [*_mixture_parts(summary.mixture, score_of(summary)), ""]
     head = (
         f"{summary.run}: {summary.called} ({_mode(summary)}), {summary.rounds} rounds, "
