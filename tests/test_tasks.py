@@ -238,7 +238,7 @@ TIME, EVENT = {"kind": "time", "cuts": [1, 5]}, {"kind": "event"}
         ({"t": ["1.5", "", "2"]}, {"t": TARGET}, (), "missing value in its target column 't', line 3"),
         ({"t": [1, 0, 1]}, {"t": {"kind": "label", "values": ["0", "1"]}}, ("--task=regression",), 'kind = "target"'),
         ({"t": [1, 0, 1]}, {"t": TARGET}, ("--task=classification",), "the target 't' (regression), but the task is"),
-        ({"t": [1, -2, 1], "e": [0, 1, 1]}, {"t": TIME, "e": EVENT}, (), "is negative ('-2' in line 3)"),
+        ({"t": [1, -2, 1], "e": [0, 1, 1]}, {"t": TIME, "e": EVENT}, (), "is negative ('-2' in line 3 and 7 more)"),
         ({"t": [1, 2, 1], "e": [0, 2, 1]}, {"t": TIME, "e": EVENT}, (), "has a record with the event '2'"),
         ({"t": [4, 4, 4]}, None, ("--label=t", "--task=regression"), "the same value in all records, 4"),
         ({"t": ["a", "b", "c"]}, None, ("--label=t", "--task=regression"), "has the value 'a': give numbers"),
