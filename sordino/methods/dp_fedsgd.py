@@ -46,7 +46,7 @@ over noise at the start, (min(c, p) + min(c, 1 - p)) / c where a share p of the 
 largest for c up to p."""
 CLIP_OF_NUMBERS = 0.25
 """Threshold of the gradients of a linear model of a number, over the root of its features and one for the intercept:
-smaller ones pull predictions of skewed targets towards the median (experiments/numbers.md)."""
+smaller ones pull predictions of skewed targets towards the median (experiments/outcomes.md)."""
 CLIP_OF_OTHERS = 1.0
 """Threshold of the gradients of other networks."""
 STEP_ON_TABLES, STEP_ON_OTHERS = 1.0, 8.0
