@@ -65,7 +65,7 @@ docs: $(INSTALLED)
 
 screenshots: $(INSTALLED)
 	@command -v chromium >/dev/null || { echo "Pictures of pages need Debian's package chromium: apt-get install chromium"; exit 2; }
-	PYTHONPATH=tests:tests/deploy $(BIN)/python tests/screenshots.py build/screenshots
+	PYTHONPATH=tests:tests/deploy:tests/board $(BIN)/python tests/screenshots.py build/screenshots
 
 readme: $(INSTALLED)
 	$(BIN)/python -c "from pathlib import Path; from sordino.report.terminal.catalogue import with_table; \

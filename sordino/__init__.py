@@ -3,7 +3,7 @@
 Everything that users call, and write methods with, is imported from here:
 
 - experiments: `run`, `resume`, `compare`, `plan`, `audit`, `load_models` and `make_report` do what the commands of the
-  same names do, and return `RunResult`, `ComparisonResult`, `Plan` and `Models`;
+  same names do, and return `RunResult`, `ComparisonResult`, `Plan` and `Models`; `partition` deals records to clients;
 - methods: `Method` and the bases `Clipped`, `RecordLevel` and `RecordClipped`, the types that their functions meet, and
   those of hyper-parameters;
 - releases: `sends` and the kinds of thing that may leave a client;
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         compare,
         load_models,
         make_report,
+        partition,
         plan,
         resume,
         run,
@@ -112,6 +113,7 @@ __all__ = [
     "load_models",
     "make_report",
     "mu_of",
+    "partition",
     "plan",
     "rdp_epsilon",
     "resume",
@@ -122,7 +124,7 @@ __all__ = [
 _MODULES = {
     "sordino.api": (
         *("ComparisonResult", "Models", "Plan", "RunResult", "audit", "compare", "load_models", "make_report"),
-        *("plan", "resume", "run"),
+        *("partition", "plan", "resume", "run"),
     ),
     "sordino.errors": ("UserError",),
     "sordino.store.run_summary": ("Summary",),

@@ -18,6 +18,9 @@ from typing import Any
 
 from sordino.auditing.suite import ALL_TIERS, TRIALS
 from sordino.auditing.suite import audit as audit_claims
+from sordino.data.federate import DEFAULT_CLIENTS, DEFAULT_PARTITION
+from sordino.data.handed import partition, take
+from sordino.data.own import DEFAULT_LABEL
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -45,10 +48,14 @@ __all__ = [
     "compare",
     "load_models",
     "make_report",
+    "partition",
     "plan",
     "resume",
     "run",
 ]
+
+HANDED = "data"
+"""Folder of a store for records that Python handed over."""
 
 
 def run(
@@ -66,7 +73,9 @@ def run(
         watch: Called with a `RoundReport` after each round.
         log: Where rounds are logged: "tensorboard", "mlflow" or "wandb".
         progress: Whether a progress bar is shown; by default in notebooks only.
-        keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`.
+        keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`. `data` may also be
+            records: a dictionary `{client: (x, y)}`, arrays `(x, y)` or `(x, y, x_test, y_test)`, a torch data set of
+            pairs, or a Hugging Face data set. They are written into the store, where a resumed run finds them.
     """
     prepared = prepare(_experiment(experiment, keys))
     with _display(progress) as screen, log_runs(screen, log, prepared.experiment.store) as display:
@@ -104,6 +113,8 @@ def compare(
     sweep: Mapping[str, Sequence[Any]] | None = None,
     jobs: int | None = 1,
     tune: Mapping[str, Sequence[Any]] | None = None,
+    judge: str | None = None,
+    devices: Sequence[str] = (),
     progress: bool | None = None,
     **keys: Any,
 ) -> ComparisonResult:
@@ -115,6 +126,10 @@ def compare(
         seeds: Number of seeds.
         sweep: Values of keys to go through, such as `{"clients": [20, 100]}`.
         jobs: Number of runs at a time; None chooses it by the size of the runs.
+        judge: Figure that methods are ranked by, best first: "personal", "global", "worst-tenth" or "AUC"; by default
+            the verdict is about personal accuracy, and methods keep their order.
+        devices: Torch devices, such as ["cuda:0", "cuda:1"], to which runs are dealt in turn; with `jobs=None` there is
+            one run at a time on each.
         tune: Values of hyper-parameters to choose from on seeds that are not reported: `{"rate": [0.01, 0.1]}`.
         progress: Whether a progress bar is shown; by default in notebooks only.
         keys: Keys of an experiment file; `epsilon` may be a list of budgets.
@@ -130,8 +145,10 @@ def compare(
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:
-        found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
-    return ComparisonResult(found)
+        found = compare_methods(
+            chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune, judge=judge, devices=devices
+        )
+    return ComparisonResult(found, chosen.store)
 
 
 @dataclass(frozen=True)
@@ -174,6 +191,25 @@ def audit(
 
 
 def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:
+    """Experiment that a file and keywords describe. Records that are handed over are written into its store first."""
+    data = keys.get("data")
+    if data is None or isinstance(data, str | Path):
+        return _described(file, keys, methods)
+    rest = {key: value for key, value in keys.items() if key != "data"}
+    described = _described(file, rest, methods)
+    handed = take(data, described.label or DEFAULT_LABEL)
+    rest["data"] = str(handed.write(described.store / HANDED))
+    if handed.names is not None and described.labels is None:
+        rest["labels"] = handed.names
+    if not handed.owned:
+        if described.partition == "natural":
+            raise UserError("These records belong to no client yet: name a partition that deals them, such as 'iid'.")
+        rest["partition"] = described.partition or DEFAULT_PARTITION
+        rest["clients"] = described.clients or DEFAULT_CLIENTS
+    return _described(file, rest, methods)
+
+
+def _described(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str]) -> Experiment:
     if file is None:
         return Experiment.make(keys, methods=methods)
     if not isinstance(file, str | Path):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MOST_NAMES = 30
+MAX_NAMES_LISTED = 30
 """Largest number of known names that a sentence lists."""
 
 
@@ -68,8 +68,8 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     lower = {name.lower(): name for name in reversed(names)}
     near = difflib.get_close_matches(given.lower(), list(lower), n=1, cutoff=0.5)
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are: {', '.join(names[:MOST_NAMES])}{more}."
+    more = f" and {len(names) - MAX_NAMES_LISTED} more" if len(names) > MAX_NAMES_LISTED else ""
+    hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are: {', '.join(names[:MAX_NAMES_LISTED])}{more}."
     if not given.strip():
         return UserError(f"No {re.sub(r'( called| named|:)$', '', what)} is named; {hint}")
     return UserError(f"There is no {what} {quoted(given)}; {hint}")

@@ -38,6 +38,48 @@ class Seen:
     """Value of the expression that was to be measured."""
 
 
+class Tab:
+    """A page that is open."""
+
+    def __init__(self, browser: Browser, session: str, address: str) -> None:
+        self._browser, self._session, self._address = browser, session, address
+
+    def value(self, expression: str) -> Any:
+        """Value of an expression in the page, which JSON can hold."""
+        asked = f"JSON.stringify([{expression}])"
+        return json.loads(self._browser._call("Runtime.evaluate", self._session, expression=asked)["result"]["value"])[
+            0
+        ]
+
+    def until(self, expression: str) -> None:
+        """Wait until an expression in the page is true."""
+        patience = time.monotonic() + PATIENCE
+        while not self.value(expression):
+            assert time.monotonic() < patience, f"never true: {expression}"
+            time.sleep(0.1)
+
+    def press(self, key: str) -> None:
+        """Press a key: `Tab`, `Enter`, or a letter."""
+        codes = {"Tab": 9, "Enter": 13}
+        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
+        about = {"key": key, "windowsVirtualKeyCode": codes.get(key, 0), "text": text}
+        for kind in ("keyDown", "keyUp"):
+            given = about if kind == "keyDown" else {**about, "text": ""}
+            self._browser._call("Input.dispatchKeyEvent", self._session, type=kind, **given)
+
+    def seen(self, measure: str = "null") -> Seen:
+        """What the page has done so far."""
+        found = self.value(f"[document.documentElement.scrollWidth, document.title, {measure}]")
+        seen = self._browser._seen(self._address)
+        seen.width, seen.title, seen.measured = found
+        return seen
+
+    def picture(self, path: Path) -> None:
+        """Take a screenshot of all of it."""
+        taken = self._browser._call("Page.captureScreenshot", self._session, captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(taken["data"]))
+
+
 class Browser:
     """One browser process."""
 
@@ -56,6 +98,15 @@ class Browser:
     ) -> Seen:
         """Open a page from disk and tell what it did; `picture` is where a screenshot of all of it goes, `measure` an
         expression in the page whose value is wanted."""
+        with self.tab(page.resolve().as_uri(), size, dark) as tab:
+            seen = tab.seen(measure)
+            if picture is not None:
+                tab.picture(picture)
+        return seen
+
+    @contextlib.contextmanager
+    def tab(self, address: str, size: tuple[int, int] = DESKTOP, dark: bool = False) -> Iterator[Tab]:
+        """A tab that has loaded the page at an address, and is closed afterwards."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
@@ -73,18 +124,10 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call("Emulation.setEmulatedMedia", session, features=features)
         self._events.clear()
-        address = page.resolve().as_uri()
         self._call("Page.navigate", session, url=address)
         self._wait("Page.loadEventFired")
-        measured = f"JSON.stringify([document.documentElement.scrollWidth, document.title, {measure}])"
-        found = self._call("Runtime.evaluate", session, expression=measured)["result"]["value"]
-        seen = self._seen(address)
-        seen.width, seen.title, seen.measured = json.loads(found)
-        if picture is not None:
-            taken = self._call("Page.captureScreenshot", session, captureBeyondViewport=True)
-            picture.write_bytes(base64.b64decode(taken["data"]))
+        yield Tab(self, session, address)
         self._call("Target.closeTarget", targetId=target)
-        return seen
 
     def print(self, page: Path, pdf: Path) -> None:
         """A page on paper."""

@@ -146,7 +146,7 @@ def test_models_of_an_unfinished_run(tmp_path: Path) -> None:
     ("wrong", "sentence"),
     [
         (lambda store: sordino.run(5, store=store), "the name of a TOML file, not 5"),  # type: ignore[arg-type]
-        (lambda store: sordino.run(data=123, store=store), "data cannot be 123"),
+        (lambda store: sordino.run(data=123, store=store), "data is of type int"),
         (lambda store: sordino.compare(methods="local", store=store), "a list of names, not 'local'"),
         (lambda store: sordino.compare(methods=[3], store=store), "a list of names"),  # type: ignore[list-item]
         (lambda store: sordino.compare(methods=["local"], seeds="two", store=store), "the number of seeds, not 'two'"),

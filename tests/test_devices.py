@@ -20,6 +20,7 @@ import torch
 from helpers import ALL, KINDS
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -30,7 +31,8 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.federation import execution
 from sordino.federation.client import Clients
 from sordino.federation.execution import EXECUTIONS
-from sordino.learning.network import Learner
+from sordino.learning.network import Batch, Learner
+from sordino.learning.parameters import flatten
 from sordino.methods import find
 from sordino.privacy.gate import Gate
 from sordino.store.store import Store
@@ -137,6 +139,38 @@ def test_mixing_is_seen() -> None:
             there.numpy()
 
 
+class Counting(TorchDispatchMode):
+    """While it lasts, the number of groups of each convolution is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: list[int] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        if operation is torch.ops.aten.convolution.default:
+            self.groups.append(arguments[-1])
+        return operation(*arguments, **(keywords or {}))
+
+
+def test_stacked_convolutions_are_one_with_a_group_for_each_client() -> None:
+    """And their gradients are those of each client by itself."""
+    learner = Learner(Convolutions((1, 8, 8), 10), Classification.numbered(10))
+    flat = flatten(learner.written)
+    models = flat + 0.1 * torch.randn(5, len(flat), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(5, 6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(30).reshape(5, 6) % 10
+
+    def gradient(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return learner.stacked_gradient(flat, Batch(x, y, y, None))
+
+    with Counting() as counted:
+        stacked = vmap(gradient)(models, x, y)
+    assert counted.groups == [5]
+    for place in range(5):
+        alone = learner.gradient(models[place].clone(), Batch(x[place], y[place], y[place], None))
+        assert torch.allclose(stacked[place], alone, atol=1e-6)
+
+
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients work elsewhere; the server stays here."""
@@ -175,6 +209,7 @@ CASES: list[dict[str, Any]] = [
     *(case for case in BARE if (case["method"], case["variant"]) in OFTEN),
     {"method": "adadp-cfl", "set": {"clipping": "percentile"}},
     {"method": "dp-fedavg-record", "model": f"{__name__}:Convolutions"},
+    {"method": "dp-fedavg", "model": f"{__name__}:Pooled", "engine": "stacked"},
 ]
 LONG: list[dict[str, Any]] = [
     *(case for case in BARE if (case["method"], case["variant"]) not in OFTEN),
@@ -194,6 +229,15 @@ class Convolutions(nn.Sequential):
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(64, classes),
+        )
+
+
+class Pooled(nn.Sequential):
+    """Layers over positions without a normalization, whose rule under `vmap` these tensors do not stand."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(
+            nn.Conv2d(shape[0], 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, classes)
         )
 
 

@@ -27,7 +27,7 @@ LAYERS = (
     "testing deploy",
     "auditing flower",
     "report",
-    "api papers",
+    "api papers board",
     "cli __init__ __main__",
 )
 """The parts of the package from the lowest to the highest. The audit, which attacks whole runs, stands apart from what
@@ -107,3 +107,16 @@ def test_what_is_imported_is_declared() -> None:
     imported = {name.split(".")[0] for path in MODULES.values() for name in imports_of(path)}
     others = imported - sys.stdlib_module_names - {"sordino", *OTHERS}
     assert sorted(name for name in others if CALLED.get(name, name) not in declared) == []
+
+
+RIDDLES = ("What ", "Of ", "The same ", "How ")
+"""Beginnings of docstrings that name nothing."""
+
+
+def test_docstrings_begin_with_what_they_define() -> None:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, kinds):
+                told = ast.get_docstring(node) or ""
+                assert not told.startswith(RIDDLES), f"{name}: {told.splitlines()[0]}"

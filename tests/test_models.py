@@ -585,6 +585,7 @@ def test_own_models(name, options, expected):
         ("ward_syntax:Net", {}, "'ward_syntax' cannot be imported: SyntaxError"),
         ("ward.nets:", {}, "not a dotted name; write it as 'package.module:Class'"),
         (".nets", {}, "not a dotted name"),
+        ("nets.py:Net", {}, "names a file; write the module, 'nets:Net'"),
         ("ward.nets:Sized", {"widht": 3}, "called 'widht'; did you mean 'width'"),
         ("ward.nets:Fixed", {"width": 3}, "has no options"),
         ("ward.nets:needy", {}, "missing a required argument: 'depth'; pass the missing argument as an option"),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 INITS = sorted((ROOT / "sordino").rglob("__init__.py"))
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
-EXPERIMENTS = "audit compare load_models make_report plan resume run"
+EXPERIMENTS = "audit compare load_models make_report partition plan resume run"
 RESULTS = "ComparisonResult Models Plan RoundReport RunResult Summary UserError"
 METHODS = "Budget Clipped Each Federation Message Method RecordClipped RecordLevel Replies Result Schedule State"
 LEARNING = "Descent Layout PrivateRecords Records"

@@ -34,6 +34,7 @@ from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.gate import Gate
 from sordino.privacy.gradients import PrivateRecords, Stack
 from sordino.privacy.release import Public, Release
+from sordino.privacy.release.base import Thresholds
 from sordino.privacy.sealed import Sealed, open_sealed
 from sordino.privacy.views import VIEWS, View
 from sordino.tasks import Classification
@@ -156,7 +157,7 @@ class _Shots:
             there = torch.from_numpy(random.permutation(CANARIES) < CANARIES // 2)
             x, question = (long * torch.eye(CANARIES))[there], QUESTION_STRIDE + batch
             totals = torch.zeros(len(clients), learner.layout.size)  # what others send is known, and subtracted
-            totals[self.place] = self._gradients(gate, question, clip, x, learner)
+            totals[self.place] = self._gradients(gate, question, thresholds, x, learner)
             sealed = Sealed(totals, "training", "sum of gradients", "sum")
             rows = gate.passes({self.name: self.release}, {self.name: sealed}, question, public).values[self.name]
             for view, values in self._observe(gate, self.release, rows, public).items():
@@ -166,17 +167,18 @@ class _Shots:
         joined = {view: [np.concatenate(side) for side in zip(*parts, strict=True)] for view, parts in found.items()}
         return {view: (inside, outside) for view, (inside, outside) in joined.items()}
 
-    def _gradients(self, gate: Gate, question: int, clip: Tensor, x: Tensor, learner: Learner) -> Tensor:
+    def _gradients(self, gate: Gate, question: int, thresholds: Thresholds, x: Tensor, learner: Learner) -> Tensor:
         """The target's sum at a network of zeros, taken as the run takes it."""
         records, others = canaries(self.recorded.prepared, x), len(gate.allowance.of_records.steps)
+        clip, normalised = thresholds.of(self.place).reshape(1, 1), thresholds.normalised
         x, y = records.x, records.y
         if self.recorded.prepared.choice.engine == "stacked" and others > 1:
             both = [self.target, 0 if self.target else 1]
-            batches = gate.batches(question, both, clip.reshape(1, 1).expand(2, 1), self.release.normalised)
+            batches = gate.batches(question, both, clip.expand(2, 1), normalised)
             stack = Stack(torch.stack([x, x]), torch.stack([y, y]), [len(y)] * 2, learner, None, batches)
             sealed = stack.gradient_sums(torch.zeros(2, learner.layout.size), stack.figures["place"])
             return open_sealed(sealed)[0]
-        (batch,) = gate.batches(question, [self.target], clip.reshape(1, 1), self.release.normalised)
+        (batch,) = gate.batches(question, [self.target], clip, normalised)
         units = units_of(records, 0, torch.device("cpu"))
         nobody = torch.zeros(len(units), dtype=torch.bool)
         data = PrivateRecords(units, nobody, keeper_of(learner, records), None, batch=batch)
@@ -200,7 +202,7 @@ class _Shots:
         return {view: (values.numpy()[there], values.numpy()[~there]) for view, values in seen.items()}
 
     def _observe(self, gate: Gate, release: Release, rows: Tensor, public: Public) -> dict[View, Tensor]:
-        """What is left to each observer of a release of the run, in units of the noise that is declared for it."""
+        """Rest of a release of the run that no observer can subtract, by observer, in units of its declared noise."""
         read, clients = gate.read(release, rows, public).double(), list(public.clients)
         total = gate.mean(release, rows, public).double() * (len(clients) / release.weight(gate.allowance, public))
         cover = self.release.cover(1, gate.allowance, public)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from sordino.cli.audit import audit
+from sordino.cli.board import board
 from sordino.cli.catalogue import explain, methods, models
 from sordino.cli.compare import compare
 from sordino.cli.curve import curve_commands
@@ -60,6 +61,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     runs: "List the runs of a store.",
     rm: "Remove runs.",
     show: "Show a run's figures.",
+    board: "Watch runs in a browser.",
     report: "Make a page of runs.",
     statement: "Make a privacy statement.",
     ledger: "List everything that left.",

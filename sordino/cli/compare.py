@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from shlex import quote
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
+from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, parts, taking
 from sordino.cli.run import getting_ready, progress_display, show_meaning
 from sordino.errors import UserError, check_writable, writing
 from sordino.experiment.defaults import COMPARED, FEW_SITES, in_store
@@ -52,6 +53,30 @@ Jobs = Annotated[
 Picture = Annotated[
     Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
 ]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE,DEVICE",
+        help="Deal the runs to these torch devices, one at a time on each, as in cuda:0,cuda:1. [default: the key "
+        "device, which is cpu]",
+    ),
+]
+Judged = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIGURE",
+        help="The figure of the verdict, by which rows are put in order: personal, global, worst-tenth (of the "
+        "clients) or AUC. [default: personal, rows in the order asked for]",
+    ),
+]
+Export = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Write methods, runs, rounds and clients as tidy tables (CSV, and Parquet with pyarrow), pictures and "
+        "results.bib into this folder.",
+    ),
+]
 
 
 @taking(
@@ -68,6 +93,9 @@ def compare(
     tune: TuningGrid = None,
     tuning_seeds: TuningSeeds = 1,
     jobs: Jobs = None,
+    devices: Devices = None,
+    judge: Judged = None,
+    export: Export = None,
     picture: Picture = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table into this file.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX (booktabs).")] = False,
@@ -86,10 +114,14 @@ def compare(
         from sordino.methods import names as all_methods
         from sordino.report.figures import check_picture
         from sordino.report.logs import check_log, log_runs
+        from sordino.report.study_files import check_folder
         from sordino.study.compare import compare as compare_methods
         from sordino.study.sweep import contender, grid_of, split_methods, values_of
+        from sordino.study.verdict import judge_of
 
         check_log(log)
+        if judge is not None:
+            judge_of(judge)
         swept = _sweep(epsilon, sweep or [], values_of)
         budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
         given = keys | {"epsilon": budget}
@@ -103,6 +135,7 @@ def compare(
         picture = picture or chosen.store / "compare.png"
         drawn = check_picture(picture)
         check_writable(csv)
+        check_folder(export)
     with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
         if not drawn:
             display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
@@ -115,8 +148,12 @@ def compare(
             jobs=jobs,
             grid=grid_of(tune) if tune else None,
             tuning_seeds=tuning_seeds,
+            judge=judge,
+            devices=parts(devices),
         )
     document = _write_files(found, chosen, picture if drawn else None, csv)
+    if export is not None:
+        _export(found, chosen, export)
     if as_json:
         typer.echo(document)
     elif latex or markdown:
@@ -141,6 +178,16 @@ def _write_files(found: Any, chosen: Any, picture: Path | None, csv: Path | None
     if picture is not None:
         _draw(found, picture, chosen)
     return document
+
+
+def _export(found: Any, chosen: Any, folder: Path) -> None:
+    """Write a comparison into a folder, and say so on standard error."""
+    from sordino.report.study_files import export_study
+    from sordino.store.store import Store
+
+    with contextlib.closing(Store(chosen.store, must_exist=True)) as store:
+        written = export_study(found, store, folder)
+    typer.echo(f"Exported {len(written)} files to {folder}", err=True)
 
 
 def _show_table(found: Any, latex: bool) -> None:

@@ -46,7 +46,8 @@ Event = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How records are dealt: iid, dirichlet:0.5, shards:2, labels:20%, natural, or a function of your own as "
+        help="How records are dealt: iid, dirichlet:0.5 (labels), quantity:0.5 (sizes), either with ,min=20 for the "
+        "least records of a client, shards:2, labels:20%, natural, or a function of your own as "
         "package.module:function. [default: natural where records have owners, else dirichlet:0.5]"
     ),
 ]

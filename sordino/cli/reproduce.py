@@ -39,20 +39,32 @@ IndexFile = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="With --index: file for the page; if it has marks, only the part between them. [default: the screen]",
+        help="With --index or --headlines: file for the page; if it has marks, only the part between them. [default: "
+        "the screen]",
     ),
 ]
 KeepFolder = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="With --index: copy the page's documents there; --store FOLDER then reads them without the runs.",
+        help="With --index or --headlines: copy the page's documents there; --store FOLDER then reads them without the "
+        "runs.",
     ),
 ]
 ShowList = Annotated[
     bool, typer.Option("--list", help="List tables and figures, of all papers or of one, and run nothing.")
 ]
-ShowIndex = Annotated[bool, typer.Option("--index", help="Print the page of all stored tables, and run nothing.")]
+ShowIndex = Annotated[
+    bool, typer.Option("--index", help="Print the page of all stored tables (or headlines), and run nothing.")
+]
+ShowHeadlines = Annotated[
+    bool,
+    typer.Option(
+        "--headlines",
+        help="Measure what Sordino reaches, truly, at the epsilon of each main number that the papers print; rows "
+        "whose data are not here are left out.",
+    ),
+]
 
 
 def reproduce(
@@ -68,6 +80,7 @@ def reproduce(
     keep: KeepFolder = None,
     show_list: ShowList = False,
     index: ShowIndex = False,
+    headlines: ShowHeadlines = False,
     as_json: Json = False,
 ) -> None:
     """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
@@ -77,6 +90,11 @@ def reproduce(
     stores = store or [DEFAULT_STORE]
     if show_list:
         _list(paper, as_json)
+        return
+    if headlines:
+        if table is not None or tune is not None:
+            raise UserError("--headlines takes at most a paper: it has one table, and tunes nothing.")
+        _headlines(paper, seeds, jobs, data_dir, stores, output, keep, index, as_json)
         return
     if index:
         if paper is not None:
@@ -92,6 +110,63 @@ def reproduce(
             "Name a paper, as in `sordino reproduce feddpa table-3`; `sordino reproduce --list` shows them."
         )
     _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, stores[0]), as_json)
+
+
+def _headlines(
+    paper: str | None,
+    seeds: int | None,
+    jobs: int | None,
+    data_dir: Path | None,
+    stores: list[Path],
+    output: Path | None,
+    keep: Path | None,
+    index: bool,
+    as_json: bool,
+) -> None:
+    from sordino.experiment.config import check_seeds
+    from sordino.papers import headlines
+    from sordino.papers.description import find
+    from sordino.util.files import read_text, write_whole
+
+    if paper is not None:
+        find(paper)
+    if seeds is not None:
+        check_seeds(seeds)
+    if len(stores) > 1 and not index:
+        raise UserError("Several stores are for --index: name the one where runs go.")
+    options = headlines.Options(stores[0], seeds or headlines.SEEDS, data_dir, jobs, paper)
+    if index:
+        rows = headlines.stored_rows(stores, options)
+    else:
+        with progress_display(as_json) as display:
+            rows = headlines.measure(options, display)
+        headlines.keep(rows, stores[0])
+    if keep is not None:
+        headlines.keep(rows, keep)
+    if output is not None:
+        with writing(output):
+            written = read_text(output) if output.is_file() else ""
+            write_whole(output, headlines.insert(headlines.page(rows), written))
+    if as_json:
+        typer.echo(json.dumps({"rows": [row.to_dict() for row in rows]}))
+    elif output is None:
+        _show_headlines(rows)
+    else:
+        typer.echo(f"Headlines: {output}")
+
+
+def _show_headlines(rows: list[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from sordino.papers.headlines import HEAD, cells_of, count_words
+
+    console = Console(markup=False)
+    table = Table(*HEAD)
+    for row in rows:
+        table.add_row(*cells_of(row))
+    console.print(table)
+    console.print(count_words(rows), highlight=False)
 
 
 def _options(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE, RunState
 
 STATES = get_args(RunState)
-KEYS = ("run", "method", "state", "rounds_done", "rounds")
 
 
 def runs(
@@ -40,6 +38,7 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List the runs of a store, newest first: data, seed, budget, epsilon, date and accuracy of each."""
+    from sordino.report.run_list import charges, describe_run
     from sordino.store.store import runs_in
 
     if import_from is not None:
@@ -55,7 +54,7 @@ def runs(
     for key, value in wanted.items():
         found = [row for row in found if value is None or row.configuration.get(key) == value]
     found = found[:last]
-    charged = _charges(found, store)
+    charged = charges(found, store)
     if as_json:
         typer.echo(json.dumps([describe_run(row, charged) for row in found]))
         return
@@ -103,89 +102,19 @@ def _import_sentences(found: Any) -> list[str]:
     return told
 
 
-def _charges(found: list[Any], folder: Path) -> dict[str, float]:
-    """Lower bounds of the epsilon charged so far by unfinished runs, by name: that of the last stored round which has
-    one; none for a run that failed at a client.
-
-    Later charges are in journals, which are not read, so that the list appears at once.
-    """
-    from sordino.store.store import Store
-
-    charged: dict[str, float] = {}
-    unfinished = [row for row in found if row.summary is None and row.failed is None]
-    if not unfinished:
-        return charged
-    with contextlib.closing(Store(folder, must_exist=True)) as store:
-        for row in unfinished:
-            with contextlib.suppress(UserError):  # whoever takes a damaged run up is told
-                told = (one[f"epsilon_{row.configuration['protect_from']}"] for one in store.curve(row.run))
-                known = [epsilon for epsilon in told if epsilon is not None]
-                charged |= {row.run: known[-1]} if known else {}
-    return charged
-
-
-def describe_run(row: Any, charged: dict[str, float]) -> dict[str, Any]:
-    """Document of a run in the list; figures that are infinite or not known yet are None."""
-    given = row.configuration
-    accuracy = (row.summary or {}).get("accuracy", {})
-    return {
-        **{key: getattr(row, key) for key in KEYS},
-        **{key: given.get(key) for key in ("data", "seed", "variant", "personal", "clients", "protect_from", "set")},
-        "unit": row.unit,
-        "budget": _budget(row),
-        "epsilon": _epsilon(row),
-        "charged_at_least": charged.get(row.run),
-        "accuracy": accuracy.get("personal"),
-        "auc": _auc(row),
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(row.created)),
-        "seconds": row.seconds,
-    }
-
-
-def _auc(row: Any) -> float | None:
-    """Area under the curve of a run's personal models, where there are two classes; None else."""
-    found = row.summary or {}
-    binary = found.get("positive") is not None and found.get("metrics")
-    return found["metrics"].get("auc", {}).get("mean") if binary else None
-
-
-def _epsilon(row: Any) -> float | None:
-    """Epsilon that a run counts as; None where it is infinite or not known yet.
-
-    A run that was stopped, or removed before it was done, counts as planned, because answers may have chosen its end.
-    The charged amount is larger only where a method asks for more than it declares.
-    """
-    if "epsilon" in (row.summary or {}):
-        return row.summary["epsilon"].get(row.configuration.get("protect_from"))
-    return (row.planned or {}).get("epsilon") if row.state != "running" and row.begun is not False else None
-
-
-def _budget(row: Any) -> float | None:
-    """Requested epsilon; None where noise was given instead, clients have budgets of their own, or nothing is
-    noised."""
-    from sordino.experiment.defaults import DEFAULT_EPSILON
-
-    given = row.configuration
-    own = (f"{scope}budgets" for scope in ("", "method.", f"{row.method}."))
-    noised = row.summary is None or row.summary.get("noise_multiplier") is not None
-    if not noised or any((given.get("set") or {}).get(key) is not None for key in own):
-        return None
-    known = row.summary is not None and given.get("noise_multiplier") is None
-    return given.get("epsilon") or (DEFAULT_EPSILON if known else None)
-
-
 def _of_budget(budget: float | None) -> str:
     """Requested epsilon, to stand behind the one that was reached."""
     return "" if budget is None else f" of {budget:g}"
 
 
 def _table(found: list[Any], charged: dict[str, float]) -> Any:
+    from sordino.report.run_list import auc_of, describe_run
     from sordino.report.terminal import terminal_text
     from sordino.report.terminal.columns import Column, Fitting
     from sordino.report.terminal.results import epsilon_text
     from sordino.report.wording import bound_words, percent
 
-    binary = any(_auc(row) is not None for row in found)
+    binary = any(auc_of(row) is not None for row in found)
     columns = (
         *(Column("run", left=True), Column("accuracy"), *([Column("AUC", 1)] if binary else [])),
         *(Column("epsilon", 1), Column("state", left=True)),

@@ -11,7 +11,7 @@ from shlex import quote
 import numpy as np
 
 from sordino.data.schema import (
-    LARGEST_NUMBER,
+    MAX_MAGNITUDE,
     MISSING_CELLS,
     Category,
     Column,
@@ -34,7 +34,7 @@ MOST_CODES = 20
 """So are more different whole numbers than this that do not count through from 0 or 1, as codes of classes do."""
 INTERVALS, LATEST = 10, 0.9
 """Intervals in which times are cut where nobody says how, and the share of times that these hold."""
-MOST_VALUES = 1000
+MAX_CATEGORY_VALUES = 1000
 """A category with more values than this is an identifier or a text."""
 SPREAD, SPREAD_OF_FEW = 3.0, 1.5
 """Numbers that the upper end of a range becomes: the range of a measurement usually has six deviations, that of a few
@@ -98,7 +98,7 @@ def plain_schema(
             columns[name] = Identifier()
         elif name in categorical:
             values = sorted_labels([text for table in tables for text in present_values(table, name)])
-            if len(values) > MOST_VALUES:
+            if len(values) > MAX_CATEGORY_VALUES:
                 raise UserError(f"The column {name!r} has {len(values):,} different values: drop it (--drop {name}).")
             columns[name] = Category(values=values or ("none",), missing="flag", centred=True, public=False)
         else:
@@ -124,7 +124,7 @@ def _number_column(texts: Sequence[str]) -> NumberColumn:
     except ValueError:
         return NumberColumn()  # whoever encodes it says which cell is no number
     low, high = min(numbers, default=0.0), max(numbers, default=0.0)
-    if not (max(abs(low), abs(high)) > SMALL and 1 / LARGEST_NUMBER <= high - low < LARGEST_NUMBER):
+    if not (max(abs(low), abs(high)) > SMALL and 1 / MAX_MAGNITUDE <= high - low < MAX_MAGNITUDE):
         return NumberColumn()
     return NumberColumn(range=round_outwards(low, high), spread=spread_of(numbers), public=False)
 
@@ -192,7 +192,7 @@ def looks_continuous(labels: Sequence[str]) -> bool:
 
 def suggest_bins(numbers: Sequence[float]) -> list[float]:
     """Two round bounds, or one, that divide numbers into classes of about the same size."""
-    numbers = [number for number in numbers if abs(number) <= LARGEST_NUMBER] or [0.0]
+    numbers = [number for number in numbers if abs(number) <= MAX_MAGNITUDE] or [0.0]
     ends = np.quantile(numbers, [0.02, 0.98])
     step = 10.0 ** math.floor(math.log10(max(float(ends[1] - ends[0]), 1e-12) / 2))
     found = [float(f"{round(float(end) / step) * step:.12g}") for end in np.quantile(numbers, [1 / 3, 2 / 3])]
@@ -202,7 +202,7 @@ def suggest_bins(numbers: Sequence[float]) -> list[float]:
 def suggest_cuts(numbers: Sequence[float]) -> tuple[float, ...]:
     """Round times that divide these into about ten intervals of about the same number; the last one holds nine tenths
     of them: what comes later is too rare to learn from."""
-    numbers = [number for number in numbers if 0 <= number <= LARGEST_NUMBER]
+    numbers = [number for number in numbers if 0 <= number <= MAX_MAGNITUDE]
     high = float(np.quantile(numbers, LATEST)) if numbers else 0.0
     if high <= 0:
         raise UserError("The times to the event are all 0: there is nothing to predict.")

@@ -139,7 +139,7 @@ class Split:
         valid = None if real.all() else torch.from_numpy(real.astype(np.float32))
         flat = index.reshape(-1)
         x, y = self.x.index_select(0, flat), self.y.index_select(0, flat)
-        return x.reshape(*index.shape, *x.shape[1:]), y.reshape(index.shape), valid
+        return x.reshape(*index.shape, *x.shape[1:]), y.reshape(*index.shape, *y.shape[1:]), valid
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from sordino.data.questions import (
     number_of,
 )
 from sordino.data.schema import (
-    LARGEST_NUMBER,
+    MAX_MAGNITUDE,
     MISSING_CELLS,
     PERSON_KEYS,
     Category,
@@ -65,7 +65,7 @@ from sordino.util.toml import toml_key, toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
 """Tried in this order: what is no UTF-8 comes from an office program, as a rule."""
-MOST_VALUES = 20
+MAX_CATEGORIES = 20
 """Texts with more different values than this are no categories, unless most values come often."""
 FEW_TEXTS = 0.2
 """Largest share of texts with which a column is still one of numbers, with some odd cells."""
@@ -81,7 +81,7 @@ CODE = re.compile(r"^[^\W\d]{0,5}[-_ ]?\d+$")
 """A code of a person or a thing: a few letters, and a number."""
 FEWEST_PERSONS = 5
 """Fewest different codes, at the site with most, that may name persons."""
-MOST_ROWS = 20
+MAX_MEAN_ROWS = 20
 """Most rows that a person has in the mean, where codes may name persons."""
 DATE = re.compile(r"^(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?$")
 DECIMAL_COMMA = re.compile(r"^[+-]?\d+,\d+$")
@@ -163,8 +163,8 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
     wanted = Wishes(label, positive, **wishes)
     _check_wishes(wanted)
     drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
-    if any(abs(code) > LARGEST_NUMBER for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
-        raise UserError(f"Bounds and codes may be up to {LARGEST_NUMBER:g}, up or down: give smaller ones.")
+    if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
+        raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
     paths, notes = client_paths(folder)
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
@@ -287,7 +287,7 @@ def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
     units = None if categorical else find_units(cells.there)
     if units is not None:
         plain = {site: [number_of(text) for text in texts] for site, texts in cells.there.items()}
-        small = all(abs(number) <= LARGEST_NUMBER for mine in plain.values() for number in mine)
+        small = all(abs(number) <= MAX_MAGNITUDE for mine in plain.values() for number in mine)
         found = _number(cells, plain, codes) if small else _category(cells, categorical)
         if isinstance(found.column, NumberColumn):
             factors = {unit: 1.0 for unit in units if unit}
@@ -312,7 +312,7 @@ def _names_persons(cells: _Cells) -> bool:
     if not texts or not (lettered or (by_name and all(CODE.match(text) for text in texts))):
         return False
     different = {site: len(set(mine)) for site, mine in cells.there.items() if mine}
-    many = all(MOST_ROWS * count >= len(cells.there[site]) for site, count in different.items())
+    many = all(MAX_MEAN_ROWS * count >= len(cells.there[site]) for site, count in different.items())
     return many and max(different.values()) >= FEWEST_PERSONS and sum(different.values()) < len(texts)
 
 
@@ -335,7 +335,7 @@ def _numbers(there: Mapping[str, Sequence[str]]) -> dict[str, list[float]] | Non
     except ValueError:
         return None
     everything = [number for numbers in found.values() for number in numbers]
-    return found if everything and all(abs(number) <= LARGEST_NUMBER for number in everything) else None
+    return found if everything and all(abs(number) <= MAX_MAGNITUDE for number in everything) else None
 
 
 LABELS = "the labels that occur were read from the records: are these all that may occur?"
@@ -379,7 +379,7 @@ def _target(cells: _Cells, wanted: Wishes, guessed: bool) -> _Guess:
     codes = tuple(float(code) for code in wanted.missing_codes.get(cells.name, ()))
     everything = _measured(cells)
     low, high = min(everything), max(everything)
-    if high - low < 1 / LARGEST_NUMBER:
+    if high - low < 1 / MAX_MAGNITUDE:
         raise UserError(
             f"The column {cells.name!r} has the same value in all records, {low:g}: there is nothing to predict. Name "
             "another with --label."
@@ -554,7 +554,7 @@ def _number(cells: _Cells, numbers: Mapping[str, Sequence[float]], codes: tuple[
     if whole and len(different) == len(everything) > 1 and NAMES_OF_IDS.search(cells.name):
         dropped = Question("every record has another number: dropped as an identifier. Is it one?")
         return _Guess(Identifier(), seen, (dropped,))
-    if high - low < 1 / LARGEST_NUMBER:
+    if high - low < 1 / MAX_MAGNITUDE:
         return _Guess(Identifier(), seen, (Question("all records have the same value: dropped."),))
     column = NumberColumn(
         range=round_outwards(low, high),
@@ -581,7 +581,7 @@ def _category(cells: _Cells, wanted: bool) -> _Guess:
     if not wanted and all(DATE.match(text) for text in different):
         asked = "dates: dropped. If they matter, put a number in their place, such as an age or days since a visit."
         return _Guess(Identifier(), seen, (Question(asked),))
-    if not wanted and len(different) > MOST_VALUES and len(different) > len(there) / 20:
+    if not wanted and len(different) > MAX_CATEGORIES and len(different) > len(there) / 20:
         asked = "too many different texts for a category: dropped. Is it a name or a text?"
         return _Guess(Identifier(), seen, (Question(asked + _odd_cells(cells.there)),))
     fold = differ_in_case(there) is not None

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from sordino.data.formats import quote
-from sordino.data.persons import code_of
+from sordino.data.persons import code_of, names_somebody
 from sordino.data.schema import Category, Event, Format, Label, NumberColumn, Schema, Target, canonical, unit_key
 from sordino.data.tables import Table
 
@@ -261,7 +261,7 @@ class Encoding:
         if name not in self._table.columns:
             return None
         texts = self._table.texts(name)
-        self._kept &= np.array([text not in self._absent for text in texts], dtype=bool)
+        self._kept &= np.array([text not in self._absent and names_somebody(text) for text in texts], dtype=bool)
         return [code_of(text) for text in texts]
 
     def _binned(self, name: str, bins: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

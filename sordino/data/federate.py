@@ -92,7 +92,7 @@ def _admit_rows(dataset: Dataset, train: np.ndarray, seed: int) -> np.ndarray:
     if dataset.person is None or dataset.person_rules is None:
         return train
     trained = np.flatnonzero(train != NOBODY)
-    drawn = draw_rows(dataset.person[trained], dataset.person_rules.max_rows, random_stream(seed, ROWS_STREAM))
+    drawn = draw_rows(dataset.person[trained], dataset.person_rules.max_rows, [seed, ROWS_STREAM])
     admitted = np.full_like(train, NOBODY)
     admitted[trained[drawn]] = train[trained[drawn]]
     return admitted

@@ -21,9 +21,9 @@ IDX_HEADER = 4
 IDX_UNSIGNED_BYTE = 0x08
 
 
-LARGEST_BYTES = 1 << 30
+MAX_UNPACKED_BYTES = 1 << 30
 """More than any published compressed file unpacks to: what goes on beyond is made to fill the memory."""
-LARGEST_FILE = 1 << 32
+MAX_FILE_BYTES = 1 << 32
 """Bytes of the largest file of records that is read."""
 LONGEST_QUOTE = 200
 
@@ -47,7 +47,7 @@ def reading(path: Path, otherwise: str) -> Iterator[None]:
     No library promises which exceptions a broken or malicious file raises in it, so that all are taken.
     """
     try:
-        check_file(path, LARGEST_FILE)
+        check_file(path, MAX_FILE_BYTES)
         yield
     except UserError:
         raise
@@ -65,16 +65,16 @@ def read_bytes(path: Path) -> bytes:
     """The contents of a file, decompressed when its name ends in .gz."""
     with reading(path, "it cannot be decompressed"):
         if path.suffix != ".gz":
-            return read_file(path, LARGEST_FILE)
+            return read_file(path, MAX_FILE_BYTES)
         with gzip.open(path) as stream:
             return read_bounded(path, stream)
 
 
 def read_bounded(path: Path, stream: IO[bytes] | gzip.GzipFile) -> bytes:
     """Read a decompressed stream to its end; refuse one that is longer than any published file."""
-    contents = stream.read(LARGEST_BYTES + 1)
-    if len(contents) > LARGEST_BYTES:
-        raise corrupt(path, f"it unpacks to more than {LARGEST_BYTES:,} bytes, which no published file does")
+    contents = stream.read(MAX_UNPACKED_BYTES + 1)
+    if len(contents) > MAX_UNPACKED_BYTES:
+        raise corrupt(path, f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes, which no published file does")
     return contents
 
 
@@ -147,8 +147,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and tell how to read one unsafely
             raise corrupt(path, otherwise)
         with zipfile.ZipFile(path) as packed:
-            if sum(member.file_size for member in packed.infolist()) > LARGEST_FILE:
-                raise corrupt(path, f"it unpacks to more than {LARGEST_FILE:,} bytes")
+            if sum(member.file_size for member in packed.infolist()) > MAX_FILE_BYTES:
+                raise corrupt(path, f"it unpacks to more than {MAX_FILE_BYTES:,} bytes")
     # numpy leaves a file open that it opened and could not read.
     with reading(path, otherwise), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}

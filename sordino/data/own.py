@@ -33,11 +33,13 @@ from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source, problems_of
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
-from sordino.data.persons import code_of, number_codes
-from sordino.data.schema import LARGEST_NUMBER, Column, Event, PersonRules, Schema, Target, Time, canonical
+from sordino.data.persons import code_of, names_somebody, number_codes
+from sordino.data.schema import MAX_MAGNITUDE, Column, Event, PersonRules, Schema, Target, Time, canonical
+from sordino.data.sequences import holds_sequences, read_sequences
 from sordino.data.tables import Table, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse, unknown
 from sordino.tasks import TASKS, Classification, Regression, Survival, Task
+from sordino.tasks.regression import USUAL_LOSS
 
 DEFAULT_LABEL = "label"
 KINDS = (".csv", ".parquet", ".npz")
@@ -120,6 +122,12 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     if how.schema is not None:
         how = replace(how, schema=how.schema.with_persons(how.person))
     paths, notes = client_paths(folder)
+    if holds_sequences(paths[0]):
+        if how.task is not None:
+            raise UserError(
+                f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`."
+            )
+        return read_sequences(folder, paths, how.labels, notes)
     problems: list[str] = []
     tables: list[Table] = []
     arrays: list[ClientFile] = []
@@ -310,7 +318,7 @@ def _range_of(name: str, texts: Sequence[str]) -> tuple[float, float]:
     """Range of the numbers that occur, with round ends."""
     numbers = [number for number in _numbers_of(name, texts) if math.isfinite(number)]
     low, high = min(numbers, default=0.0), max(numbers, default=0.0)
-    if not 1 / LARGEST_NUMBER < high - low < LARGEST_NUMBER:
+    if not 1 / MAX_MAGNITUDE < high - low < MAX_MAGNITUDE:
         raise UserError(f"The column {name!r} has the same value in all records, {low:g}: there is nothing to predict.")
     return round_outwards(low, high)
 
@@ -327,7 +335,7 @@ def find_task(files: Sequence[ClientFile], schema: Schema | None, how: Reading) 
         raise UserError("A time to an event takes tables with two columns, not arrays: use CSV or Parquet files.")
     ends = how.target_range or _range_of("y", [label for file in files for label in file.labels])
     told = () if how.target_range else (RANGE_READ.format(*ends),)
-    return Regression(*ends, **({} if how.loss is None else {"loss": how.loss})), told
+    return Regression(*ends, loss=how.loss or USUAL_LOSS), told
 
 
 RANGE_READ = (
@@ -474,7 +482,7 @@ def _array_codes(
                 f"The file {path} needs one code in the array {key!r} for each of its {size} records in {of}."
             )
         codes = [code_of("" if value is None else str(value)) for value in arrays[key].reshape(-1).tolist()]
-        if not all(codes) or "nan" in codes:
+        if not all(map(names_somebody, codes)):
             raise UserError(f"The file {path} has a record without a code in its array {key!r}; fill or drop it.")
         found += codes
     return found

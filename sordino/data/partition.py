@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,15 @@ RETRIES = 10
 ENOUGH = 10
 """Records that every client of a Dirichlet deal gets, where there are at least twice as many for each."""
 
-WITH_NUMBER = {"dirichlet": "dirichlet:0.5", "shards": "shards:2", "labels": "labels:20%"}
+WITH_NUMBER = {
+    **{"dirichlet": "dirichlet:0.5", "quantity": "quantity:0.5", "shards": "shards:2"},
+    "labels": "labels:20%",
+}
 WITHOUT_NUMBER = ("iid", "natural")
+LEAST = "min="
+"""Beginning of a partition's second setting: the least number of records of a client."""
+LEVELLED = ("iid", "dirichlet", "quantity")
+"""Partitions in which records may move from large clients to small ones: who holds which label is not their rule."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,17 @@ class Partition:
     number: float
     function: Callable[..., Any] | None = None
     """A user's own, where the kind is its dotted name."""
+    least: int = 0
+    """Records that every client has at the least."""
 
 
 def parse(text: str) -> Partition:
-    """The partition written as "iid", "natural", "dirichlet:ALPHA", "shards:S" or "labels:P%", or a user's function as
-    "package.module:function"."""
+    """The partition written as "iid", "natural", "dirichlet:ALPHA", "quantity:ALPHA", "shards:S" or "labels:P%", or a
+    user's function as "package.module:function"; behind a comma the least number of records of a client, as in
+    "dirichlet:0.5,min=20"."""
+    rule, comma, setting = text.partition(",")
+    if comma:
+        return _with_least(parse(rule.strip()), text, setting.strip())
     kind, separator, written = text.partition(":")
     if kind not in (*WITHOUT_NUMBER, *WITH_NUMBER) and written.isidentifier():
         return Partition(text, math.nan, find(text))
@@ -55,7 +68,7 @@ def parse(text: str) -> Partition:
         raise UserError(
             f"The partition {text!r} needs a number after the colon; write for example {example!r}."
         ) from None
-    if kind == "dirichlet" and not 0 < number < math.inf:
+    if kind in ("dirichlet", "quantity") and not 0 < number < math.inf:
         raise UserError(f"The partition {text!r} needs an alpha above 0; write for example {example!r}.")
     if kind == "shards" and not (number >= 1 and number.is_integer()):
         raise UserError(f"The partition {text!r} needs a whole number of shards from 1; write for example {example!r}.")
@@ -64,6 +77,19 @@ def parse(text: str) -> Partition:
             f"The partition {text!r} needs a percentage above 0 and up to 100; write for example {example!r}."
         )
     return Partition(kind, number)
+
+
+def _with_least(partition: Partition, text: str, setting: str) -> Partition:
+    """The partition with its least number of records, read from the setting behind the comma of `text`."""
+    number = setting.removeprefix(LEAST)
+    if not setting.startswith(LEAST) or not number.isdecimal() or int(number) < 1:
+        raise UserError(f"The partition {text!r} is not understood behind the comma; write for example ',min=20'.")
+    if partition.kind not in LEVELLED:
+        raise UserError(
+            f"The partition {text!r} cannot have a least number of records, because clients hold certain labels only; "
+            f"{', '.join(LEVELLED)} can."
+        )
+    return replace(partition, least=int(number))
 
 
 def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -83,8 +109,14 @@ def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rn
             f"There are more clients ({clients}) than records to deal ({len(targets)}); ask for fewer clients."
         )
     if partition.function is not None:
-        return deal_own(partition, targets, clients, rng)
-    return DEALS[partition.kind](*task.partition(targets), clients, partition.number, rng)
+        return deal_own(partition, targets if targets.ndim == 1 else task.group(targets), clients, rng)
+    if partition.least * clients > len(targets):
+        raise UserError(
+            f"{clients} clients with {partition.least} records each need {partition.least * clients} records, but "
+            f"there are {len(targets)}; ask for fewer clients or a smaller minimum."
+        )
+    dealt = DEALS[partition.kind](*task.partition(targets), clients, partition.number, rng)
+    return level(dealt, clients, partition.least, rng) if partition.least else dealt
 
 
 def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -132,6 +164,19 @@ def deal_dirichlet(
         if np.bincount(dealt, minlength=clients).min() >= enough:
             return dealt
     return level(dealt, clients, enough, rng)
+
+
+def deal_quantity(labels: np.ndarray, classes: int, clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Clients of different sizes, by shares from Dirichlet(alpha), with records of all labels at random (the quantity
+    skew of Li, Diao, Chen, He, "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022); no client
+    has fewer than two records where there are as many."""
+    shares = rng.dirichlet(np.full(clients, alpha))
+    if not np.isfinite(shares).all():  # a tiny alpha: everything to one
+        shares = np.eye(clients)[rng.integers(clients)]
+    ends = np.round(np.cumsum(shares) * len(labels)).astype(np.int64)
+    ends[-1] = len(labels)
+    dealt = rng.permutation(np.repeat(np.arange(clients), np.diff(ends, prepend=0)))
+    return level(dealt, clients, min(2, len(labels) // clients), rng)
 
 
 def draw_dirichlet(
@@ -223,6 +268,7 @@ def deal_labels(
 DEALS: dict[str, Callable[[np.ndarray, int, int, float, np.random.Generator], np.ndarray]] = {
     "iid": deal_iid,
     "dirichlet": deal_dirichlet,
+    "quantity": deal_quantity,
     "shards": deal_shards,
     "labels": deal_labels,
 }

@@ -58,8 +58,8 @@ def rows_at_several(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> int:
     # A few columns first: reading all of them takes as long as the fingerprint does, and few records agree in these.
     columns = np.unique(np.linspace(0, flat.shape[1] - 1, COMPARED).astype(np.int64))
     some = flat[:, columns].view(np.uint32).astype(np.uint64)
-    numbers = y.view(np.uint32) if y.dtype == np.float32 else y
-    own = numbers.astype(np.uint64)
+    last = y if y.ndim == 1 else y[:, -1]  # of a sequence of targets
+    own = (last.view(np.uint32) if last.dtype == np.float32 else last).astype(np.uint64)
     mixed = (some @ np.random.default_rng(0).integers(1, 2**63, some.shape[1], dtype=np.uint64)) + own
     _, group, count = np.unique(mixed, return_inverse=True, return_counts=True)
     owners = np.repeat(np.arange(len(sizes)), sizes)

@@ -10,6 +10,13 @@ import torch
 
 from sordino.data.schema import PersonRules
 
+NOBODY = frozenset(
+    {"", "na", "n/a", "n.a.", "#n/a", "nan", "nat", "none", "null", "nil", "<na>", "missing", "unknown", "?", "-", "--"}
+    | {"inf", "-inf"}
+)
+"""Texts that stand for a code that is missing, in small letters. All persons without a code would else be one, whose
+mean each of them moves by more than is charged for it."""
+
 
 @dataclass(frozen=True)
 class Persons:
@@ -53,6 +60,11 @@ def code_of(text: str) -> str:
     return whole if point and whole.isascii() and whole.isdigit() and not zeros.strip("0") else text
 
 
+def names_somebody(text: str) -> bool:
+    """Whether a text is a code, and not one of the words for one that is missing."""
+    return code_of(text).casefold() not in NOBODY
+
+
 def number_codes(codes: Sequence[str], clients: np.ndarray) -> np.ndarray:
     """Number the persons of all clients, int64 (records,): equal codes at one client are one person. Codes are compared
     within a client only, and numbered by their first place: contents do not decide the order.
@@ -66,15 +78,23 @@ def number_codes(codes: Sequence[str], clients: np.ndarray) -> np.ndarray:
     return np.array([known.setdefault(pair, len(known)) for pair in pairs], dtype=np.int64)
 
 
-def draw_rows(person: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
-    """bool (records,): at most `most` records of each person, drawn at random; `person` numbers each record's."""
-    order = np.lexsort((random.random(len(person)), person))
-    ordered = person[order]
-    begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else np.zeros(0, np.int64)
-    lengths = np.diff(np.append(begins, len(ordered)))
-    rank = np.arange(len(ordered)) - np.repeat(begins, lengths)
-    drawn = np.zeros(len(person), dtype=bool)
-    drawn[order] = rank < most
+def draw_rows(person: np.ndarray, most: int, stream: Sequence[int]) -> np.ndarray:
+    """Draw at most `most` records of each person at random, bool (records,).
+
+    Each person has draws of its own: how many rows somebody has does not decide which rows of others are taken.
+
+    Args:
+        person: int64 (records,): number of each record's person.
+        most: largest number of records of one person.
+        stream: numbers that identify this choice.
+    """
+    order = np.argsort(person, kind="stable")
+    numbers, begins, rows = np.unique(person[order], return_index=True, return_counts=True)
+    drawn = np.ones(len(person), dtype=bool)
+    for place in np.flatnonzero(rows > most).tolist():
+        random = np.random.default_rng([*stream, int(numbers[place])])
+        left_out = random.permutation(int(rows[place]))[most:]
+        drawn[order[begins[place] + left_out]] = False
     return drawn
 
 

@@ -42,12 +42,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serial
 
 from sordino.errors import UserError, quoted
 from sordino.tasks import Classification, Regression, Survival, Task
+from sordino.tasks.regression import USUAL_LOSS
 from sordino.util.formatting import canonical
 from sordino.util.toml import read_toml
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 """Texts of cells without a value, unless the schema names others."""
-LARGEST_NUMBER = 1e30
+MAX_MAGNITUDE = 1e30
 """Larger numbers, up or down, are refused in tables."""
 LEAST_SIZE = 0.3
 """Least deviation by which a category's features are divided: rare values are not to outweigh all other columns."""
@@ -63,7 +64,7 @@ only where they are given."""
 LARGEST_MAX_ROWS = 10_000
 LARGEST_MAX_SITES = 100
 """Largest declarations of a person's rows and clients that are taken for meant."""
-Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -470,7 +471,7 @@ class Schema(Format):
             return Classification.of(first.values, first.positive)
         if isinstance(first, Target):
             about = (*first.range, first.unit, first.mean, first.deviation)
-            return Regression(*about, **({} if loss is None else {"loss": loss}))
+            return Regression(*about, loss=loss or USUAL_LOSS)
         assert isinstance(first, Time)
         return Survival(first.cuts, first.unit)
 

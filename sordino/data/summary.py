@@ -78,9 +78,9 @@ def summary(data: FederatedData) -> DataSummary:
     )
 
 
-MOST_CLIENTS = 500
+MAX_CLIENTS_DRAWN = 500
 """Columns that can still be told apart; of more clients the first so many are drawn."""
-MOST_NAMES = 30
+MAX_NAMES_DRAWN = 30
 
 
 def draw(data: FederatedData, path: Path) -> None:
@@ -92,14 +92,14 @@ def draw(data: FederatedData, path: Path) -> None:
     except ImportError as error:
         raise UserError('Drawing needs matplotlib; install it with: pip install "sordino[report]".') from error
 
-    counts = label_counts(data)[:MOST_CLIENTS]
+    counts = label_counts(data)[:MAX_CLIENTS_DRAWN]
     sizes = counts.sum(1)
     shown = len(counts)
     size = (min(14.0, 5.0 + 0.12 * shown), 3.6 + min(4.0, 0.12 * counts.shape[1]))
     figure = Figure(figsize=size, layout="constrained")
     bars, shares = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2.5])
 
-    bars.bar(np.arange(shown), sizes, width=0.8 if shown <= MOST_NAMES else 1.0, color="#35608d")
+    bars.bar(np.arange(shown), sizes, width=0.8 if shown <= MAX_NAMES_DRAWN else 1.0, color="#35608d")
     bars.set_ylabel("training records")
     bars.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     bars.spines[["top", "right"]].set_visible(False)
@@ -112,7 +112,7 @@ def draw(data: FederatedData, path: Path) -> None:
     figure.colorbar(picture, ax=shares, label="share of the client's records")
     shares.set_ylabel("class")
     shares.yaxis.set_major_locator(MaxNLocator(10, integer=True))
-    if shown <= MOST_NAMES:
+    if shown <= MAX_NAMES_DRAWN:
         longest = max(len(client.name) for client in data.clients)
         shares.set_xticks(np.arange(shown), [client.name for client in data.clients])
         shares.tick_params(axis="x", rotation=90 if longest * shown > 60 else 0)

@@ -14,6 +14,7 @@ from sordino.features.projection import SHIPPED_DATA
 from sordino.method import Method
 from sordino.privacy.release import Releases
 from sordino.tasks import Classification, Regression, Task
+from sordino.tasks.regression import USUAL_LOSS
 
 SIMULATE = "simulate it with `sordino run`"
 
@@ -51,7 +52,7 @@ def task_of(experiment: Experiment) -> Task:
     if experiment.table is not None:
         return experiment.table.task(experiment.loss)
     if experiment.task == Regression.name and experiment.target_range is not None:
-        return Regression(*experiment.target_range, **({} if experiment.loss is None else {"loss": experiment.loss}))
+        return Regression(*experiment.target_range, loss=experiment.loss or USUAL_LOSS)
     return Classification.of(labels_of(experiment))
 
 

@@ -14,7 +14,7 @@ from sordino.data.own import Reading
 from sordino.data.schema import (
     LARGEST_MAX_ROWS,
     LARGEST_MAX_SITES,
-    LARGEST_NUMBER,
+    MAX_MAGNITUDE,
     PERSON_KEYS,
     PersonRules,
     Schema,
@@ -38,7 +38,7 @@ from sordino.method import Epsilon, Method
 from sordino.util.toml import read_toml
 
 Settings = dict[str, Any]
-Number = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 LARGEST_COUNT = 1_000_000_000
 """The largest number of clients, records or rounds between evaluations that is taken for meant."""
 MOST_SEEDS = 1000
@@ -109,9 +109,10 @@ class Experiment(BaseModel):
     records: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
-    """Rule that deals records to clients: iid, dirichlet:ALPHA, shards:S, labels:P%, natural, or
-    `package.module:function`, a function of labels, number of clients and a random generator that gives each record's
-    client."""
+    """Rule that deals records to clients: iid, dirichlet:ALPHA (skewed labels), quantity:ALPHA (clients of different
+    sizes), shards:S, labels:P%, natural, or `package.module:function`, a function of labels, number of clients and a
+    random generator that gives each record's client. The first three may have a least number of records for each
+    client, as in dirichlet:0.5,min=20."""
     clients: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     """Number of clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
@@ -200,7 +201,8 @@ class Experiment(BaseModel):
     """Whether the noisy gradient steps of record-level methods are compiled, which takes half a minute once and needs a
     C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""
     device: str = "cpu"
-    """Where training happens: a torch device. Workers are for the CPU."""
+    """Where training happens: a torch device. Workers are for the CPU. Elsewhere values differ in their last bits, and
+    noise is drawn from a random number of the run."""
     evaluate_every: int = Field(default=1, ge=1, le=LARGEST_COUNT)
     """Evaluate each so many rounds, and after the last."""
     store: Path = DEFAULT_STORE
@@ -429,11 +431,12 @@ class Experiment(BaseModel):
         return self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
     def decisive(self) -> dict[str, Any]:
-        """The keys that decide a simulation's results: the place and the number of processes do not, nor what earlier
-        runs have spent, nor what concerns real machines only."""
+        """The keys that decide a simulation's results: the place, the number of processes and the device do not, nor
+        what earlier runs have spent, nor what concerns real machines only."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
         unused = {key for key in ADDED if not getattr(self, key)}
         decided = self.model_dump(mode="json", exclude=indifferent | unused)
+        decided["device"] = "cpu"  # wherever it is: earlier versions held it, and their runs keep their identity
         if self.features is not None:
             decided["features"] = self.features.document()
         for key, value in decided["set"].items():

@@ -146,7 +146,7 @@ def normalise(
     spent = summary.epsilon[observer]
     told = (
         f"{row.run} at epsilon {'infinite' if spent is None else round_up(spent)} (delta {delta_text(summary.delta)}) "
-        f"for each record, against the {observer}"
+        f"for each {summary.unit}, against the {observer}"
     )
     left = None
     if share is not None:

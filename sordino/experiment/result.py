@@ -11,16 +11,18 @@ import numpy as np
 from sordino.data.dataset import FederatedData
 from sordino.experiment.blends import Blends
 from sordino.experiment.budgeting import beyond_budgets
+from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.federation.rounds import mean, worst, worst_tenth
+from sordino.federation.rounds import gini, mean, worst, worst_tenth
 from sordino.federation.run_state import Ending
 from sordino.learning.metrics import Reached
+from sordino.method import Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.run_files import RunFiles
-from sordino.store.run_summary import Against, Metric, MixtureFigures, RecordFigures, Summary
+from sordino.store.run_summary import Against, Fairness, Metric, MixtureFigures, RecordFigures, Summary
 from sordino.store.spending import spending_of_ledger, whole
 from sordino.tasks import Task
 from sordino.terms import Terms
@@ -116,6 +118,8 @@ def summarize(
         charged=so_far,
         records=None if data is None else int(data.train.sizes.sum()),
         persons=None if data is None or prepared.unit is not Unit.PERSON else int(data.train.units.sum()),
+        download_bytes=run_files.received,
+        fairness=None if data is None else fairness_of(personal),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.task),
         positive=None if measured is None or data is None else data.task.positive_name,
         record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
@@ -124,6 +128,7 @@ def summarize(
         curve=_curve(prepared, ending),
         task=task.name,
         score=task.score,
+        planned_away=_planned_away(experiment, method),
         features=None if experiment.features is None else experiment.features.describe(),
     )
 
@@ -134,6 +139,12 @@ def _curve(prepared: Terms, ending: Ending) -> dict[str, float] | None:
     if counted is None or plan is None or not prepared.learner.task.tells_counts or not ending.now.rounds:
         return None
     return prepared.learner.task.curve(counted, float(plan.trained.sum()))
+
+
+def fairness_of(values: np.ndarray) -> Fairness | None:
+    """Spread of one figure over clients (clients,); None where no client has it."""
+    known = values[np.isfinite(values)]
+    return Fairness(worst_tenth(known), gini(known), float(known.var())) if len(known) else None
 
 
 def _by_view(ledger: Ledger, delta: float) -> dict[View, float | None]:
@@ -252,6 +263,12 @@ def _called(names: Sequence[str]) -> str:
     """Names of clients, the first few of many."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
+
+
+def _planned_away(experiment: Experiment, planned: Method) -> tuple[str, ...]:
+    """Parts of the method that the experiment asked for and the plan switched off."""
+    asked = experiment.build_method().switched_off()
+    return tuple(part for part in planned.switched_off() if part not in asked)
 
 
 def _mixture_figures(personal: str, blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> MixtureFigures:

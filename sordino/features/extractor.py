@@ -59,7 +59,7 @@ AT_ONCE = 64
 many others there are."""
 WIDTHS = {False: 128, True: 256}
 """Default width of projected scattering, by whether records are protected: noise on whole clients asks for less."""
-LARGEST_FILE = 1 << 33
+MAX_EXTRACTOR_BYTES = 1 << 33
 """Size limit of a file of weights in bytes."""
 VERSION = 1
 """Version of the package's extractors: another gives other features."""
@@ -206,7 +206,7 @@ def _with_content(choice: FeatureChoice, files: Files | None) -> tuple[FeatureCh
             raise UserError("features.digest is that of a file of weights: name the file with features.weights.")
         return choice, None
     try:
-        content = read_file(path, LARGEST_FILE)
+        content = read_file(path, MAX_EXTRACTOR_BYTES)
     except OSError as error:
         raise UserError(f"The file {path} of features cannot be read: {error.strerror}.") from error
     found = hashlib.sha256(content).hexdigest()

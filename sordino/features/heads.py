@@ -44,8 +44,9 @@ MANY_ROUNDS: dict[str, Any] = {"clipping": "normalised", "clip": 30.0, "epochs":
 FEW_ROUNDS: dict[str, Any] = MANY_ROUNDS | {"epochs": 20}
 """Client level, small budgets: noise allows few rounds, so that clients go further in each."""
 SUMS: dict[str, Any] = {
-    **{"clip": 0.5, "largest_step": 30.0, "walk": 100.0, "served": "last", "counts": 0.0},
+    **{"clip": 0.5, "largest_step": 30.0, "walk": 0.3, "served": "last", "counts": 0.0},
     **{"server": "momentum", "server.rate": 1.0, "server.beta": 0.9},
 }
 """Record level, sums with shared noise: features of length 1 allow long steps, and a head without bias needs no counts
-of labels."""
+of labels. Momentum makes steps ten times as long, and noise moves a score by about ten times `walk`: without that limit
+few records learned little (Fashion-MNIST in 20 sites of 300 images, epsilon 1, seed 11: 71.5 %; with it 76.1 %)."""

@@ -308,7 +308,7 @@ class Clients:
                 continue
             clip = thresholds.of(place)
             if release.drawn:
-                (batch,) = self.gate.batches(question.number, [client], clip.reshape(1, 1), release.normalised)
+                (batch,) = self.gate.batches(question.number, [client], clip.reshape(1, 1), thresholds.normalised)
             else:
                 sizes = self.learner.layout.parts(len(clip)) if thresholds.separate else None
                 exit = self.gate.gradients(question.number, client, clip, sizes)
@@ -328,7 +328,7 @@ class Clients:
         number, together = question.number, tuple(question.clients)
         (x, y, reach), sizes = self._stacked(together), self.data.train.sizes[question.clients].tolist()
         if release.drawn:
-            batches = self.gate.batches(number, question.clients, clips, release.normalised)
+            batches = self.gate.batches(number, question.clients, clips, thresholds.normalised)
             return Stack(x, y, sizes, self.learner, None, batches, reach, (number, together))
         exit = self.gate.stacked_gradients(number, question.clients, clips)
         return Stack(x, y, sizes, self.learner, exit, reach=reach)

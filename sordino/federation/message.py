@@ -57,6 +57,20 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(one)
 
 
+def bytes_for(message: Message, clients: int) -> int:
+    """Return the bytes that reach `clients` clients together: values without names, numbers as eight bytes."""
+    return clients * sum(_bytes(one.values[0] if isinstance(one, Each) else one) for one in message.values())
+
+
+def _bytes(value: Any) -> int:
+    """Return the bytes of a value that every client gets as a whole."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping | list | tuple):
+        return sum(_bytes(one) for one in (value.values() if isinstance(value, Mapping) else value))
+    return len(value.encode()) if isinstance(value, str) else 8
+
+
 def digest(message: Message) -> str:
     """Return the SHA-256 of a message; refuse values other than tensors, numbers, texts, lists and dictionaries."""
     made = hashlib.sha256()

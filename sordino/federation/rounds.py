@@ -39,6 +39,8 @@ class RoundReport:
     """That observer's epsilon after the last round, if all goes as planned; None where nothing was planned."""
     clients: int
     """Number of clients; accuracies are those of the `cohort` that took part in this round."""
+    received: int = 0
+    """Bytes that the server sent to all clients together; `bytes` are those that they sent."""
 
 
 class Watch(Protocol):
@@ -74,6 +76,8 @@ class OpenRound:
     evaluate: bool
     """Whether clients test their models in it."""
     answers: list[tuple[list[int], Answer]] = field(default_factory=list)
+    received: int = 0
+    """Bytes of the messages that clients were sent."""
 
 
 def mean(values: np.ndarray) -> float:
@@ -88,8 +92,20 @@ def worst(values: np.ndarray) -> float:
 
 def worst_tenth(values: np.ndarray) -> float:
     """Mean of the smallest tenth of the finite values, of at least one; `nan` when there is none."""
-    known = np.sort(values[np.isfinite(values)])
+    known = np.sort(values[np.isfinite(values)]).clip(min=0)  # of scores that have no lower bound, bad ones count as 0
     return mean(known[: max(1, round(len(known) / 10))])
+
+
+def gini(values: np.ndarray) -> float:
+    """Gini coefficient of the finite values: 0 where all are equal, near 1 where one has all;
+    `nan` when there is none."""
+    known = np.sort(values[np.isfinite(values)])
+    if not len(known):
+        return float("nan")
+    if not known[-1]:
+        return 0.0
+    ranks = 2 * np.arange(1, len(known) + 1) - len(known) - 1
+    return float(ranks @ known / (len(known) * known.sum()))
 
 
 def overall(threshold: Mapping[str, Any] | None) -> float | None:

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from sordino.errors import UserError, quoted
 from sordino.federation.client import Question
-from sordino.federation.message import Message
+from sordino.federation.message import Message, bytes_for
 from sordino.federation.replies import Answers, Sums
 from sordino.federation.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
 from sordino.federation.run_state import Ending, Restored, RunState, Served
@@ -108,6 +108,7 @@ class Asking:
         self._run_state.answered(question.number, answer.drawn)
         who = clients if answer.who is None else list(answer.who)
         opened.answers.append((who, answer))
+        opened.received += bytes_for(message, len(clients))
         answered = public if who is clients else replace(public, clients=who)
         if answer.summed:
             return Sums(releases, answer, self._gate, answered)
@@ -232,6 +233,7 @@ class Server:
         self._state = State()
         self._open: OpenRound | None = None
         self._closed = 0
+        self._in_script = False
         self._saved = time.monotonic()
 
     @property
@@ -266,6 +268,7 @@ class Server:
         if self._run_state.restored is not None and self._run_state.restored.over:
             self.state()
         else:
+            self._in_script = True
             try:
                 self._method.run(self, model)
             except (SystemExit, GeneratorExit) as error:  # the program would end as if the run were over
@@ -274,10 +277,16 @@ class Server:
                     f"The script {name}.run raised {what}({error}) before its run was over: let it return when it is "
                     "done, and raise an error that says what is wrong."
                 ) from error
+            finally:
+                self._in_script = False
 
     def end(self) -> Ending:
         """Result of a script that has come to its end; a failure at clients is raised again here, even if the script
-        caught it."""
+        caught it. Not for scripts: it has accuracies on clients' raw test records."""
+        if self._in_script:
+            raise UserError(
+                "A script called fed.end(), which tells of clients' raw test records: let it return instead."
+            )
         self._transport.check()
         self._leave()
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
@@ -454,6 +463,7 @@ class Server:
             observer=self._observer,
             planned=self._planned,
             clients=self.schedule.clients,
+            received=opened.received,
         )
         evaluated = zip(who, own, start, shared, strict=True) if opened.evaluate else ()
         # A client that was asked twice has one row: how it was in the end.

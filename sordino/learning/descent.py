@@ -151,7 +151,13 @@ class Descent:
         return flat
 
     def batches(self) -> Iterator[Batch]:
-        """All records once, in a new order, as steps shall see them."""
+        """All records once, in a new order, as steps shall see them, `batch` at a time.
+
+        A batch has `x`, `y`, the places of its records (`index`) and their `weight`: one for a record and zero for the
+        padding of stacked clients, or None where all are records. `data.gradient(model, batch)` is the gradient of the
+        mean loss, padding left out; a loss or gradient taken by hand must use `weight` itself, and a loop that looks at
+        the records of a padded batch but never at `weight` is refused.
+        """
         return self.records.batches(self.batch, self.change)
 
     def step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
@@ -208,8 +214,8 @@ class Descent:
         if self.memory is None:
             self.memory = blank_memory(self.optimizer, self.momentum, gradient)
         moved, memory = self._stacked(flat, gradient)
-        if batch.weight is not None:  # a client whose records are used up stands still
-            active = batch.weight.sum() > 0
+        active = batch.is_real()
+        if active is not None:  # a client whose records are used up stands still
             moved = torch.where(active, moved, flat)
             memory = tuple(torch.where(active, new, old) for new, old in zip(memory, self.memory, strict=True))
         self.memory = memory

@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,34 @@ class Batch:
     """Places of these records among the client's own."""
     weight: Tensor | None
     """One for a record, zero for padding; None when all are records. Of persons, the share of each of their rows."""
+
+    def is_real(self) -> Tensor | None:
+        """Whether any of these is a record and no padding, a scalar tensor; None when all are."""
+        weight = object.__getattribute__(self, "weight")
+        return None if weight is None else weight.sum() > 0
+
+
+class HandedBatch(Batch):
+    """A batch that a loop over `Records.batches` is handed, and which notes what the loop looks at.
+
+    Stacked clients are padded to one length with records that do not count: a loss or gradient that is taken by hand,
+    without `weight`, would be of them too.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("x", "y", "index", "weight"):
+            self.__dict__.setdefault("looked_at", set()).add(name)
+        return super().__getattribute__(name)
+
+    def check(self) -> None:
+        """Refuse to go on where padding was among the records and nobody asked which they are."""
+        looked: set[str] = self.__dict__.get("looked_at", set())
+        if object.__getattribute__(self, "weight") is not None and looked and "weight" not in looked:
+            raise UserError(
+                "The step goes through batches() and never looks at `batch.weight`: stacked clients are padded to one "
+                "length, and padding would count as records. Take gradients with `data.gradient(model, batch)`, or "
+                "multiply each record's loss by `batch.weight` where that is not None and divide by its sum."
+            )
 
 
 Loss = Callable[[Tensor, Batch], Tensor]
@@ -242,14 +270,21 @@ class Records:
     @property
     def weight(self) -> Tensor:
         """One for a record, zero for padding."""
-        return torch.ones_like(self.y, dtype=self.x.dtype) if self.valid is None else self.valid
+        if self.valid is not None:
+            return self.valid
+        first = self.y if self.y.dim() == 1 else self.y.flatten(1)[:, 0]  # of a sequence of targets
+        return torch.ones_like(first, dtype=self.x.dtype)
 
     def afresh(self) -> Records:
         """A copy whose orders begin again with the first, so that a second model sees the same batches."""
         return replace(self)
 
     def batches(self, size: int, change: Change | None = None) -> Iterator[Batch]:
-        """All records once, in a new order, `size` at a time; the last batch may be smaller."""
+        """All records once, in a new order, `size` at a time; the last batch may be smaller.
+
+        Stacked clients are padded to one length. `weight` of a batch is one for a record and zero for padding, or None
+        where all are records. Whoever looks at the records of a padded batch must look at it too: `gradient` does.
+        """
         order = self._order()
         x, y = self.x[order], self.y[order]
         if change is not None:
@@ -257,7 +292,9 @@ class Records:
         valid = None if self.valid is None else self.valid[order]
         for begin in range(0, len(self.y), size):
             part = slice(begin, begin + size)
-            yield Batch(x[part], y[part], order[part], None if valid is None else valid[part])
+            batch = HandedBatch(x[part], y[part], order[part], None if valid is None else valid[part])
+            yield batch
+            batch.check()
 
     def plain_epoch(self, flat: Tensor, size: int, rate: float) -> Tensor | None:
         """The model after an epoch of plain SGD, `size` records a step at the learning `rate`, for all stacked clients

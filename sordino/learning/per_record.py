@@ -279,7 +279,7 @@ def _try_out(singles: Singles, shape: tuple[int, ...]) -> None:
     # Of different sizes, so that what looks at the largest of all looks at another record's.
     scales = (10.0 ** (torch.arange(TRIED) % 3)).view(-1, *(1 for _ in shape))
     x = (examples(learner.written, TRIED, shape, seed=3) * scales).to(device)
-    y = torch.zeros(TRIED, dtype=learner.task.dtype, device=device)
+    y = torch.zeros(TRIED, *learner.task.target_shape, dtype=learner.task.dtype, device=device)
     batch = Batch(x, y, torch.arange(TRIED, device=device), None)
     with torch.random.fork_rng(devices=[]):
         try:

@@ -22,7 +22,10 @@ times the noise, and what a client tells must not depend on its share of the noi
 logarithmic scale, as multiples of C^0, which the paper gives for each data set; the first two rounds take random ones,
 as published. What clients tell is of the model that they received: where the agent reads it, a threshold is chosen in a
 state that is one round old. The policy learns at the rate 5e-3 (the released demonstration: 1e-3, which a run's few
-updates hardly move). Clients take turns, where the paper's second scenario draws half of them in each round.
+updates hardly move). Clients take turns, where the paper's second scenario draws half of them in each round. The
+agent's range is [0.05, 2] C^0 (the released code has one of 2, the paper prints none), and it updates from a replay of
+ten rounds. EMNIST has 47 classes (Balanced; the paper prints 42), and ResNet-18 has GroupNorm in the place of
+BatchNorm, as in the released code.
 
 The divergences stand as printed (Eq. 6, 7). The released code multiplies them by KT^2 = 9, as is usual in distillation,
 and with half of the weight on them (alpha is not given) training diverges. Found on 1,000 records of MNIST at 50

@@ -1,4 +1,5 @@
-"""AdaDP-CFL (clustered federated learning with adaptive differential privacy, a fork of PACFL).
+"""AdaDP-CFL (Yang, Ma: "AdaDP-CFL: Cluster Federated Learning with Adaptive Clipping Threshold Differential Privacy"),
+clustered federated learning, a fork of PACFL.
 
 Before training, clients are grouped by how their data lie: subspaces of their records, principal angles between them,
 hierarchical clustering at an angle. Each cluster has a model, averaged over its members; after each round a proximal
@@ -34,6 +35,8 @@ Departures.
   its range. Thresholds lie on a logarithmic scale from 0.1 to 10 (the published scale is lost). Every client's first
   action is random: one cycle (the paper: the actions of the first two rounds). The reward counts accuracy from 0 to 1,
   not in percent.
+- Records are drawn by coins, ceil(1/q) Poisson batches an epoch; the released code makes one pass over shuffled
+  batches, which earns no amplification. In `paper`, too, epsilon is that of Poisson batches.
 - Clients take turns, where the paper draws each round's clients at random; averages are uniform, because weights by
   numbers of records would change with a record that leaves. DP-AGR, a rival in the paper, is replaced by a rule that
   can also rise (`parts/record_thresholds.py`).
@@ -159,6 +162,10 @@ class AdaDPCFL(RecordLevel):
         trained = max(1, outlook.records - held_out_count(outlook.records, chosen.record_needs().held_out))
         share, note = affordable_share(outlook, trained, self.dimensions, self.gap)
         return replace(chosen, cluster_share=share), [*notes, note]
+
+    def switched_off(self) -> list[str]:
+        off = [] if isinstance(self.clipping, Learned) else ["the agent that chooses thresholds"]
+        return off if self._groups else [*off, "the clusters"]
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
         return state.models, state.clusters

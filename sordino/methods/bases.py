@@ -15,8 +15,8 @@ from sordino.learning.network import Records
 from sordino.method import (
     ADDED_LATER,
     LARGEST_EPSILON,
-    LARGEST_NUMBER,
     LEAST_EPSILON,
+    MAX_MAGNITUDE,
     Budget,
     Method,
     Positive,
@@ -153,7 +153,7 @@ class RecordLevel(Averaging):
             if len(parts) != clients:
                 raise UserError(f"budgets names {len(parts)} epsilons, but there are {clients} clients.")
             return np.array([part[0] for part in parts])
-        if any(len(part) != 2 or not 0 < part[1] <= LARGEST_NUMBER for part in parts):
+        if any(len(part) != 2 or not 0 < part[1] <= MAX_MAGNITUDE for part in parts):
             raise self._not_understood()
         shares = np.array([part[1] for part in parts]) / sum(part[1] for part in parts)
         ends = np.round(np.cumsum(shares) * clients).astype(int)

@@ -1,4 +1,6 @@
-"""DP-FedAvg, record level: DP-SGD at each client (Abadi et al. 2016), plain averaging at the server.
+"""DP-FedAvg, record level: DP-SGD at each client (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016),
+plain averaging at the server (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
+Data", AISTATS 2017).
 
 The common baseline of AdaDP-CFL and PAC-DP. Each client takes noisy gradient steps on Poisson-sampled batches of its
 records; what it sends is made of these, so the epsilon holds against the server too. All local steps are charged.

@@ -1,4 +1,5 @@
-"""FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017).
+"""FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+AISTATS 2017).
 
 Clients start from the global model, train for E epochs and send what changed; the server adds the average,
 weighted by the clients' numbers of records. Nothing is private: epsilon is infinite, and says so.

@@ -122,11 +122,14 @@ class FedDPA(Clipped):
             sent["records"] = data.count
         return Result(send=sent, keep={"model": model}, start=start)
 
+    def passes(self) -> int:
+        return 2 * self.epochs
+
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         rival = "dp-fedavg" if self.privacy == "dp" else "fedavg"
         twice = (
-            f"FedDPA passes over the records {2 * self.epochs} times a round, twice in each of its {self.epochs} "
-            f"epoch{'s' if self.epochs > 1 else ''}: its fair rival is {rival}[epochs={2 * self.epochs}]."
+            f"FedDPA passes over the records {self.passes()} times a round, twice in each of its {self.epochs} "
+            f"epoch{'s' if self.epochs > 1 else ''}: its fair rival is {rival}[epochs={self.passes()}]."
         )
         return [*super().notes(schedule, budget), twice]
 

@@ -18,10 +18,13 @@ personal and global accuracy are 71.6 and 31.3 % with it, 76.3 and 77.2 % with p
 (experiments/fedglp-adp-ablations.toml, 3 seeds). Where it does not, keeping to oneself may help: with ten clients at
 epsilon 8 they are 48.7 and 10.0 against 44.5 and 15.8 %, within the spread (experiments/fedglp-adp-10-clients.toml).
 
+Noise is dense, so that the whole update is sent: the saving of traffic that the paper claims is not there.
+
 `paper`: each client's mask and thresholds come from its own noisy message, noise goes to shared positions only,
 and masks are uploaded for the average's counts. These counts are functions of single messages, so everybody
-learns what the server learns: that is the epsilon printed, about sqrt(n) times the mu of the published claim. The
-published tables cannot be reproduced (lambdas and partitions are not given).
+learns what the server learns: that is the epsilon printed, about sqrt(n) times the mu of the published claim. It is an
+upper bound: what counts tell is less than the messages that they follow from. The published tables cannot be reproduced
+(lambdas and partitions are not given).
 
 Departures: "layer" is a module, weight and bias together; both groups move in the same pass over the records, each
 under its own constraint (Eq. 9, 10 lost their bars in print and are read as FedDPA's); the norm whose trend steers a

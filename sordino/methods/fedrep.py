@@ -49,6 +49,9 @@ class FedRep(Clipped):
     """Passes in which the personal layers alone are trained; `epochs` then train the body alone. Paper: 10 to 15, and 1
     to 5 for the body."""
 
+    def passes(self) -> int:
+        return self.epochs + self.head_epochs
+
     def run(self, fed: Federation, model: Tensor) -> None:
         shared = body(fed.layout, self.personal_layers)
         server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))

@@ -1,4 +1,5 @@
-"""PAC-DP ("Personalized Adaptive Clipping for Differentially Private Federated Learning").
+"""PAC-DP (Zhou, Cai, Dai, Yang, Luo, Cai: "PAC-DP: Personalized Adaptive Clipping for Differentially Private Federated
+Learning").
 
 Every client has its own budget epsilon_i. Its clipping threshold follows from the budget by a curve F that was fitted
 beforehand by simulating on public data which threshold is best at which budget, times a schedule that holds and then

@@ -1,3 +1,14 @@
 """Tables and figures of the papers: what they print, in which setting, and what Sordino measures."""
 
-__all__ = ["claims", "description", "figures", "formulas", "index", "judgement", "pages", "table_runs"]
+__all__ = [
+    "claims",
+    "description",
+    "figures",
+    "formulas",
+    "headlines",
+    "index",
+    "judgement",
+    "pages",
+    "sources",
+    "table_runs",
+]

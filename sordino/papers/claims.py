@@ -4,6 +4,10 @@ Methods with equal seeds meet equal records, so they are compared seed by seed. 
 holds in a column where each single interval lies above zero, for which no correction is needed, because all of them
 must; where a paper proposes several rows, any of which may do, they share the error. It is refuted where each proposed
 row has an interval below zero that holds together with all others of the column (Bonferroni).
+
+A column is not tested where it cannot tell: where the plan switched off what the paper proposes, where rows pass over
+the records more or less often, and where training alone is as good as every row, so that nothing that is shared
+matters.
 """
 
 from __future__ import annotations
@@ -68,6 +72,10 @@ class TableRow:
     """True epsilon of the mechanism as published; None where it is infinite."""
     not_as_published: str
     """Reason why it cannot be run as published; empty where it can."""
+    passes: int | None = None
+    """Passes over a client's records in a round; None in documents that did not store it."""
+    planned_away: list[str] = dataclasses.field(default_factory=list)
+    """Parts of the method that the plan switched off, because the budget cannot pay for them."""
     runs: list[str] = dataclasses.field(default_factory=list)
     """Names of its runs."""
 
@@ -112,6 +120,8 @@ class ClaimVerdict:
     """Proposed rows against training alone."""
     added: list[Difference] = dataclasses.field(default_factory=list)
     """Proposed rows against rows that the paper's table does not have, each interval by itself."""
+    why: str = ""
+    """Reason why the column tests nothing, in words; empty where it does."""
 
     def nearest(self) -> Difference:
         """Difference of the proposed row that fares best, against its strongest rival."""
@@ -132,16 +142,32 @@ def rivals(rows: Sequence[TableRow], ours: TableRow) -> list[TableRow]:
 
 
 def comparable(rows: Sequence[TableRow], ours: TableRow) -> list[TableRow]:
-    """Rows of a column that a proposed one can be compared with on equal terms: they protect the same unit, and no
-    infinite epsilon is compared with a finite one."""
+    """Rows of a column that a proposed one can be compared with on equal terms: they protect the same unit, pass over
+    the records as often, and no infinite epsilon is compared with a finite one."""
     return [row for row in rows if not row.ours and not alone(row) and _on_equal_terms(ours, row)]
+
+
+def why_untested(rows: Sequence[TableRow]) -> str:
+    """Reason why a column cannot test its claim; empty where it can."""
+    ours = [row for row in rows if row.ours and _complete(row)]
+    off = [part for row in ours for part in row.planned_away]
+    if off and all(row.planned_away for row in ours):
+        return f"the budget cannot pay for {' and '.join(dict.fromkeys(off))}, so that the plan switched them off"
+    rivals_of = [row for one in ours for row in rows if not row.ours and not alone(row) and _same_privacy(one, row)]
+    if rivals_of and not any(comparable(rows, one) for one in ours):
+        return "no rival passes over the records as often"
+    for other in [row for row in rows if alone(row) and _complete(row)]:
+        contenders = [row for row in rows if not alone(row) and _complete(row)]
+        if contenders and all(_holds(row, other) for row in contenders):
+            return "training alone lies within the interval of every row, so that nothing that is shared matters"
+    return ""
 
 
 def judge_claim(column: str, rows: Sequence[TableRow]) -> ClaimVerdict:
     """Judge the claim in a column of these rows."""
     measure = rows[0].measure
     if measure in UNTESTED:
-        return ClaimVerdict(column, measure, "not tested", [], [])
+        return ClaimVerdict(column, measure, "not tested", [], [], why="times depend on the machine")
     ours = [row for row in rows if row.ours and _complete(row)]
     pairs = [(one, rival) for one in ours for rival in rivals(rows, one) if _complete(rival)]
     single = [_difference(one, rival, column, len(ours)) for one, rival in pairs]
@@ -150,11 +176,23 @@ def judge_claim(column: str, rows: Sequence[TableRow]) -> ClaimVerdict:
     more = [(one, row) for one in ours for row in comparable(rows, one) if row.added and _complete(row)]
     added = [_difference(one, row, column, 1) for one, row in more]
     against_alone = [_difference(one, other, column, 1) for one in ours for other in others]
-    answer = _answer(single, together)
-    return ClaimVerdict(column, measure, answer, single if answer == "holds" else together, against_alone, added)
+    why = why_untested(rows)
+    answer = "not tested" if why else _answer(single, together)
+    decisive = single if answer == "holds" else together
+    return ClaimVerdict(column, measure, answer, decisive, against_alone, added, why)
+
+
+def _holds(row: TableRow, other: TableRow) -> bool:
+    """Whether a row's interval holds another row's mean."""
+    interval, mean = row.sound_interval, other.sound
+    return interval is not None and mean is not None and interval[0] <= mean <= interval[1]
 
 
 def _on_equal_terms(ours: TableRow, row: TableRow) -> bool:
+    return _same_privacy(ours, row) and (None in (ours.passes, row.passes) or ours.passes == row.passes)
+
+
+def _same_privacy(ours: TableRow, row: TableRow) -> bool:
     protected = {one.unit for one in (ours, row) if one.epsilon != 0}
     return len(protected) < 2 and (row.epsilon is not None or ours.epsilon is None)
 
@@ -190,7 +228,10 @@ def in_words(found: Difference, measure: str) -> str:
     if found.low is None or found.high is None:
         return f"{text}, from one seed, so chance is not ruled out"
     low, high = sorted((sign * found.low, sign * found.high))
-    return f"{text}, interval {low:+.1f} to {high:+.1f}"
+    told = f"{text}, interval {low:+.1f} to {high:+.1f}"
+    if found.verdict != "no difference shown":
+        return told
+    return f"{told}; {(high - low) / 2:.1f} or more would have shown"
 
 
 def _answer(single: Sequence[Difference], together: Sequence[Difference]) -> Answer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,13 +23,16 @@ Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds"]
 Variant = Literal["sound", "paper"]
 ABOUT = "paper.toml"
 Keys = dict[str, Any]
+Description = TypeVar("Description", bound="Part")
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Part of a description: keys that it does not have are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class At(_Part):
+class At(Part):
     """A setting at one scale."""
 
     keys: Keys = {}
@@ -40,7 +43,7 @@ class At(_Part):
     """Another setting of the paper whose keys at this scale come first."""
 
 
-class Setting(_Part):
+class Setting(Part):
     """One of a paper's settings: data, network, clients, training."""
 
     paper: At
@@ -53,7 +56,7 @@ class Setting(_Part):
         return found
 
 
-class Paper(_Part):
+class Paper(Part):
     """Description of a paper: what its tables share."""
 
     name: str = ""
@@ -99,7 +102,7 @@ class Paper(_Part):
         return at.departs or (self.settings[at.like].at(scale).departs if at.like else "")
 
 
-class PaperColumn(_Part):
+class PaperColumn(Part):
     """Column of a table: a point of the setting, and the noise that the paper had there."""
 
     name: str
@@ -131,7 +134,7 @@ class PaperColumn(_Part):
         return {key: value for key, value in self.at.items() if key not in replaced} | self.as_published
 
 
-class PaperRow(_Part):
+class PaperRow(Part):
     """Row of a table: a method with its settings."""
 
     name: str
@@ -149,7 +152,7 @@ class PaperRow(_Part):
     """Whether it is not in the paper's table: then no claim is made against it."""
 
 
-class Figure(_Part):
+class Figure(Part):
     """A printed number that follows from a formula, and must come out the same here."""
 
     name: str
@@ -161,14 +164,14 @@ class Figure(_Part):
     note: str = ""
 
 
-class Selection(_Part):
+class Selection(Part):
     """Part of a table that a scale runs."""
 
     columns: list[str] | None = None
     rows: list[str] | None = None
 
 
-class PaperTable(_Part):
+class PaperTable(Part):
     """One table or figure."""
 
     name: str = ""
@@ -284,7 +287,12 @@ def _in_order(path: Path) -> tuple[str, int]:
     return order + (path.stem if order == "2" else ""), int(number) if number.isdigit() else 0
 
 
-def _read(path: Path, kind: type[Paper] | type[PaperTable]) -> Keys:
+def read_description(path: Path, kind: type[Description]) -> Description:
+    """Read and check a file of descriptions; a mistake becomes one sentence."""
+    return kind(**_read(path, kind))
+
+
+def _read(path: Path, kind: type[Part]) -> Keys:
     """Read and check a file; a mistake becomes one sentence."""
     try:
         values = read_toml(path)

@@ -13,6 +13,8 @@ from sordino.papers.claims import LOWER, ClaimVerdict, Kind, TableRow, in_words,
 from sordino.papers.description import SCALES, Paper
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.pages import Document, epsilon_text, folder_of, interval, measured_text, printed_text
+from sordino.papers.sources import changed_methods
+from sordino.papers.table_runs import TUNING_SEEDS
 from sordino.report.wording import markdown_table
 from sordino.util.files import read_text, write_whole
 
@@ -21,8 +23,9 @@ Documents = dict[tuple[str, str], Document]
 BEGIN, END = "<!-- index -->", "<!-- end of index -->"
 """Marks in a page between which the index stands."""
 PREFIX = "sordino reproduce "
-TOO_SMALL = SCALES[0]
-"""Scale that shows that a table can be repeated, but is too small to judge a claim by."""
+TOO_SMALL, AS_PUBLISHED = SCALES[0], SCALES[-1]
+"""Scale that shows that a table can be repeated, but is too small to judge a claim by; and that of the paper itself,
+whose settings need no tuning."""
 
 
 def documents(stores: Sequence[Path]) -> Documents:
@@ -80,7 +83,8 @@ def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
         if document is None:
             body.append([paper.title, claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
         else:
-            told = _verdict(document) if _judges(document) else f"Not judged: `{TOO_SMALL}` is too small for that."
+            why = why_not_judged(document)
+            told = f"Not judged: {why}." if why else _verdict(document)
             body.append([paper.title, claim, told, _epsilons(document), _command(document)])
     return _table(head, body)
 
@@ -89,14 +93,14 @@ def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
     """Tables of a paper: those that judge its claims, then those that only show that they can be repeated."""
     there = [(document, _line(document, paper.tables[document["table"]].claim)) for document in tables if document]
     large = [[*line, _verdict(document)] for document, line in there if _judges(document)]
-    small = [[*line, _difference(_headline(document))] for document, line in there if not _judges(document)]
+    small = [[*line, f"Not judged: {why}."] for document, line in there if (why := why_not_judged(document))]
     head = [f"`{PREFIX}{paper.name}`", "claim", "published", "as published (true epsilon)", "at equal true epsilon"]
     parts = []
     if large:
         parts.append(_table([*head, "verdict"], large))
     if small:
-        lines = _table([*head, "difference"], small)
-        summary = f"{len(small)} of its tables and figures at <code>{TOO_SMALL}</code>, too small to judge by"
+        lines = _table([*head, ""], small)
+        summary = f"{len(small)} of its tables and figures that judge nothing, and why"
         parts.append(f"<details>\n<summary>{summary}</summary>\n\n{lines}\n\n</details>")
     return parts
 
@@ -121,7 +125,22 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def _judges(document: Document) -> bool:
-    return bool(document["scale"] != TOO_SMALL)
+    return not why_not_judged(document)
+
+
+def why_not_judged(document: Document) -> str:
+    """Reason why a document's figures judge no claim; empty where they do."""
+    if document["scale"] == TOO_SMALL:
+        return f"`{TOO_SMALL}` is too small for that"
+    if "sources" not in document:
+        return f"measured with version {document['version']}, before verdicts had rules; repeat it"
+    changed = changed_methods(document["sources"])
+    if changed:
+        return f"measured before {', '.join(changed)} changed; repeat it"
+    if document["scale"] != AS_PUBLISHED and document["tuning_seeds"] < TUNING_SEEDS:
+        return f"settings were not tuned on {TUNING_SEEDS} seeds for each column; repeat it with `--tune paper`"
+    edges = [f"{key} of {one['method']}" for one in document["tuned"] for key in one["on_edge"]]
+    return f"the best {', '.join(dict.fromkeys(edges))} lies on the edge of its grid" if edges else ""
 
 
 def _command(document: Document) -> str:
@@ -201,14 +220,16 @@ def _epsilons(document: Document) -> str:
 def _verdict(document: Document) -> str:
     """Sentence on a claim: in how many columns it holds, the column by which it is told, and training alone."""
     columns = _columns(document)
-    told = [_count_answers(columns), _difference(_headline(document)), _against_alone(columns)]
+    answers = _count_answers(columns)
+    untested = [] if answers.startswith("**Not tested") else _untested(columns)
+    told = [answers, *untested, _difference(_headline(document)), _against_alone(columns)]
     return " ".join(one for one in told if one)
 
 
 def _count_answers(columns: Sequence[ClaimVerdict]) -> str:
     tested = [one for one in columns if one.answer != "not tested"]
     if not tested:
-        return "Not tested."
+        return " ".join(["**Not tested**.", *_untested(columns)])
     counts = Counter(one.answer for one in tested)
     (first, many), *others = [(one, counts[one]) for one in ("holds", "refuted", "not shown") if counts[one]]  # type: ignore[index]
     lead = f"**{first.capitalize()}**"
@@ -217,6 +238,10 @@ def _count_answers(columns: Sequence[ClaimVerdict]) -> str:
         return f"{lead}." if len(tested) == 1 else f"{lead} in {every} {len(tested)} columns."
     rest = ", ".join(f"{name} in {count}" for name, count in others)
     return f"{lead} in {many} of {len(tested)} columns, {rest}."
+
+
+def _untested(columns: Sequence[ClaimVerdict]) -> list[str]:
+    return [f"Not tested at {one.column}: {one.why}." for one in columns if one.why]
 
 
 def _difference(head: ClaimVerdict) -> str:

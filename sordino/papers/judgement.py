@@ -10,7 +10,9 @@ import sordino.version
 from sordino.papers.claims import UNTESTED, TableRow, in_words, judge_claim, side
 from sordino.papers.description import PaperColumn, PaperRow, Variant
 from sordino.papers.formulas import repeat_figure
-from sordino.papers.table_runs import CellOutcome, ReproducedTable
+from sordino.papers.sources import source_digests
+from sordino.papers.table_runs import TUNING_SEEDS, CellOutcome, ReproducedTable
+from sordino.study.sweep import contender
 from sordino.study.tuning import sentences as tuning_sentences
 from sordino.study.verdict import CONFIDENCE, difference
 
@@ -48,6 +50,7 @@ class Judgement:
             "measure": table.measure,
             "observer": done.paper.view,
             "version": sordino.version.VERSION,
+            "sources": source_digests({contender(row.method)[0] for rows in self._figures for row in rows}),
             "settings": {
                 name: {"keys": _merge(done.paper.sources(name, scale)), "departs": done.paper.departs(name, scale)}
                 for name in settings
@@ -58,7 +61,9 @@ class Judgement:
                 found.to_dict() for one in self.by_column for found in (*one.differences, *one.added, *one.alone)
             ],
             "answers": {one.column: one.answer for one in self.by_column},
+            "untested": {one.column: one.why for one in self.by_column if one.why},
             "figures": [repeat_figure(figure) for figure in table.figures],
+            "tuning_seeds": TUNING_SEEDS if done.tuned else 0,
             "tuned": [one.to_dict() for one in done.tuned],
             "tuning": tuning_sentences(done.tuned, done.paper.view),
             "headline": self._headline().name,
@@ -94,6 +99,8 @@ class Judgement:
             unit=sound.unit if sound else None,
             paper_epsilon=paper.epsilon if paper else None,
             not_as_published=row.unpublished or column.unpublished,
+            passes=sound.passes if sound else None,
+            planned_away=list(sound.planned_away) if sound else [],
             runs=[*(sound.runs if sound else []), *(paper.runs if paper else [])],
         )
 
@@ -121,9 +128,10 @@ class Judgement:
         return named[0] if named else self.columns[0]
 
     def _claim(self) -> list[str]:
-        columns = [one for one in self.by_column if one.differences]
+        columns = [one for one in self.by_column if one.differences and not one.why]
+        untested = [f"{one.column} is not tested: {one.why}." for one in self.by_column if one.why]
         if not columns:
-            return []
+            return untested
         counts = Counter(one.answer for one in columns)
         seeds = self._done.options.seed_count
         many = f"{len(columns)} column{'s' if len(columns) != 1 else ''}"
@@ -136,7 +144,7 @@ class Judgement:
         found = head.nearest()
         tested = f": {found.verdict}" if found.low is not None else ""
         told.append(f"{head.column}: {found.method} {in_words(found, head.measure)}{tested}.")
-        return told
+        return [*told, *untested]
 
     def _added(self) -> list[str]:
         head = next(one for one in self.by_column if one.column == self._headline().name)

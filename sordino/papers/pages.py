@@ -107,7 +107,8 @@ def _table(document: Document, column: str) -> str:
         row.not_as_published for row in rows_of(document) if row.column == column and row.not_as_published
     )
     answer = document["answers"].get(column, "not tested")
-    told = f"Claim at equal true epsilon: {answer}."
+    why = document["untested"].get(column)
+    told = f"Claim at equal true epsilon: {answer}{': ' + why if why else ''}."
     return "\n\n".join(
         [f"## {column}", markdown_table(head, body), told, *(f"Not as published: {one}." for one in reasons)]
     )

@@ -19,12 +19,16 @@ from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.papers.description import Keys, Measure, Paper, PaperColumn, PaperRow, PaperTable, Scale, Variant
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
-from sordino.study.run_cells import results_of
+from sordino.study.run_cells import Crew, results_of
 from sordino.study.sweep import Cell, Sweep, cells, contender, grid_of
 from sordino.study.tuning import Accuracy, Tuned, TuningRuns, tune, with_settings
 from sordino.util.display import Display
 
 SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
+TUNING_SEEDS = 3
+"""Number of seeds that settings are chosen on; none of them is reported."""
+EXTENSIONS = 4
+"""Most times that a grid grows while the best value lies on its edge."""
 VARIANTS: tuple[Variant, ...] = ("sound", "paper")
 
 
@@ -38,8 +42,10 @@ class Options:
     data_dir: Path | None = None
     jobs: int | None = None
     tune: str = ""
-    """Grid that is searched for every method, on a seed that is not reported; `paper`: the paper's own grid, and then
-    those of methods' own settings."""
+    """Grid that is searched for every method in each column, on seeds that are not reported; `paper`: the paper's own
+    grid, and then those of methods' own settings."""
+    crew: Crew | None = None
+    """Who makes the runs, in the place of so many jobs."""
 
     @property
     def seed_count(self) -> int:
@@ -67,6 +73,10 @@ class CellOutcome:
     method: str
     """Method, with its tuned settings."""
     not_covered: list[str]
+    passes: int
+    """Passes over a client's records in a round."""
+    planned_away: tuple[str, ...]
+    """Parts of the method that the plan switched off, with any seed."""
     curves: list[list[dict[str, Any]]]
 
 
@@ -132,7 +142,7 @@ class Study:
         wanted: dict[tuple[str, str, Variant, int], Cell] = {}
         methods: dict[tuple[str, str], str] = {}
         for column in self.columns:
-            chosen = {one.method: one.chosen for one in tuned.get(self.table.setting_of(column), [])}
+            chosen = {one.method: one.chosen for one in tuned.get(column.name, [])}
             named = {name: chosen.get(method, method) for name, method in self._methods(column).items()}
             methods |= {(name, column.name): method for name, method in named.items()}
             wanted |= self._wanted(named, seeds, [column])
@@ -145,13 +155,14 @@ class Study:
         columns = {column.name: column for column in self.columns}
         for row, name, variant in dict.fromkeys(key[:3] for key in wanted):
             keys = [wanted[row, name, variant, seed].key for seed in seeds]
+            passes = wanted[row, name, variant, seeds[0]].experiment.build_method().passes()
             outcomes[row, name, variant] = self._outcome(
-                columns[name], [found[key] for key in keys], [curves[key] for key in keys], methods[row, name]
+                columns[name], [found[key] for key in keys], [curves[key] for key in keys], methods[row, name], passes
             )
         return outcomes
 
     def _run(self, different: list[Cell], display: Display) -> dict[str, Summary]:
-        made = results_of(different, display, self.options.jobs, different[0].experiment)
+        made = results_of(different, display, self.options.jobs, different[0].experiment, self.options.crew)
         return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
 
     def _methods(self, column: PaperColumn) -> dict[str, str]:
@@ -200,22 +211,21 @@ class Study:
         return [replace(cell, experiment=cell.experiment.model_copy(update={"public": public})) for cell in made]
 
     def _tuned(self, display: Display) -> dict[str, list[Tuned]]:
-        """Best settings of each method in each setting: chosen in the middle one of its columns, on a seed that is not
-        reported, and used in all others."""
+        """Best settings of each method in each column, chosen on seeds that are not reported, by the figure that the
+        column prints."""
         chosen: dict[str, list[Tuned]] = {}
-        seed = self.options.seed_count
-        for name in dict.fromkeys(self.table.setting_of(column) for column in self.columns):
-            mine = [column for column in self.columns if self.table.setting_of(column) == name]
-            column = mine[len(mine) // 2]
-            ground = self._ground(column, seed, display)
+        seeds = range(self.options.seed_count, self.options.seed_count + TUNING_SEEDS)
+        for column in self.columns:
+            ground = self._ground(column, seeds, display)
             methods = list(dict.fromkeys(self._methods(column).values()))
-            chosen[name] = tune(ground, methods, self._grid, self._own if self._own_grids else None)
+            own = self._own if self._own_grids else None
+            chosen[column.name] = tune(ground, methods, self._grid, own, EXTENSIONS)
         return chosen
 
-    def _ground(self, column: PaperColumn, seed: int, display: Display) -> TuningRuns:
-        """Ground for tuning in a column, on one seed."""
+    def _ground(self, column: PaperColumn, seeds: Sequence[int], display: Display) -> TuningRuns:
+        """Ground for tuning in a column."""
         return TuningRuns(
-            cells=lambda texts: self._cells(column, "sound", column.keys("sound"), texts, [seed]),
+            cells=lambda texts: self._cells(column, "sound", column.keys("sound"), texts, seeds),
             run=lambda wanted: self._run(wanted, display),
             by=accuracy_of(self.table.measured(column)),
         )
@@ -233,7 +243,7 @@ class Study:
         return with_settings(name, {key: value for key, value in settings.items() if key not in grid}), grid
 
     def _outcome(
-        self, column: PaperColumn, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
+        self, column: PaperColumn, found: list[Summary], curves: list[list[dict[str, Any]]], method: str, passes: int
     ) -> CellOutcome:
         epsilons = [summary.epsilon[self.paper.view] for summary in found]
         known = [value for value in epsilons if value is not None]
@@ -245,6 +255,8 @@ class Study:
             runs=[summary.run for summary in found],
             method=method,
             not_covered=found[0].not_covered,
+            passes=passes,
+            planned_away=tuple(dict.fromkeys(part for summary in found for part in summary.planned_away)),
             curves=curves,
         )
 

@@ -101,9 +101,9 @@ class Quantile(RecordThreshold):
 class Percentile(Quantile):
     """Near a high percentile of the client's gradient norms, followed quickly (in the place of DP-AGR).
 
-    DP-AGR takes the 90th percentile of the norms of gradients that were clipped and noised. No mean of clipped
-    gradients is longer than the threshold, so that such a threshold can only fall. This one rises where less than
-    nine tenths of the records are within it.
+    DP-AGR takes the 90th percentile of the norms of gradients that were clipped and noised. Without their noise no such
+    norm is longer than the threshold; with it, norms follow the noise rather than the gradients. This one rises where
+    less than nine tenths of the records are within it.
     """
 
     quantile: Share = 0.9

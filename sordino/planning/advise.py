@@ -28,7 +28,7 @@ ENOUGH = 1.0
 """Ratio from which a federated model is good by itself."""
 INSTITUTION = 100
 """Number of records from which a client may be an institution that holds the records of other people."""
-MOST_CLIENTS = 10_000_000
+MAX_CLIENTS_NEEDED = 10_000_000
 """Number of clients up to which the advice says how many would be enough."""
 DIGITS = 1797
 """Number of records of the built-in data set."""
@@ -406,9 +406,9 @@ def _feature_reasons(situation: Situation, level: Level) -> list[str]:
 def _size_reasons(situation: Situation, level: Level) -> list[str]:
     if level is None:
         enough = bisect_left(
-            range(MOST_CLIENTS), True, key=lambda clients: replace(situation, clients=clients).helps(Unit.CLIENT)
+            range(MAX_CLIENTS_NEEDED), True, key=lambda clients: replace(situation, clients=clients).helps(Unit.CLIENT)
         )
-        if situation.clients > 1 and enough < MOST_CLIENTS:
+        if situation.clients > 1 and enough < MAX_CLIENTS_NEEDED:
             return [f"About {enough:,} clients would make this worth trying under a promise to whole clients."]
         return []
     feasible = situation.feasible(level)

@@ -140,7 +140,7 @@ class Gate:
         return self._weighted(mean_of_sum(total, len(public.clients), cover), release, public)
 
     def _weighted(self, mean: Tensor, release: Release, public: Public) -> Tensor:
-        """What `Replies.mean` returns, from the mean over clients."""
+        """Mean as `Replies.mean` returns it, from the mean over clients."""
         weight = release.weight(self.allowance, public)
         return mean if weight == 1 else mean * weight
 

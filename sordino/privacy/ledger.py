@@ -526,9 +526,11 @@ class Ledger:
         """One of the clients that have sent something for each combination of what they paid as a whole (`spent`, for
         each view) and what their records went through."""
         paying, found = self._paying(), dict[tuple[object, ...], int]()
-        keys: list[Iterable[object]] = [map(tuple, spent[:, paying].T.tolist())]
+        keys: list[Iterable[object]] = []
+        if spent.any():
+            keys.append(map(tuple, spent[:, paying].T.tolist()))
         for pool in self._histories.values():
-            keys.append([tuple(pool[client].items()) if client in pool else () for client in paying])
+            keys.append([tuple(pool.get(client, {}).items()) for client in paying])
         for client, key in zip(paying, zip(*keys, strict=True), strict=True):
             found.setdefault(key, client)
         return list(found.values())

@@ -1,6 +1,7 @@
 """Reports for people: tables for the terminal, HTML pages, pictures, statements and logs."""
 
 __all__ = [
+    "citations",
     "exports",
     "figures",
     "glossary",
@@ -9,6 +10,7 @@ __all__ = [
     "registry",
     "result",
     "run_facts",
+    "run_list",
     "run_page",
     "site_page",
     "site_statement",
@@ -16,6 +18,7 @@ __all__ = [
     "statement_blocks",
     "statement_facts",
     "statement_pages",
+    "study_files",
     "terminal",
     "unit_words",
     "wording",

@@ -10,7 +10,7 @@ from typing import Any
 from sordino.errors import writing
 from sordino.report.terminal.results import OBSERVERS
 from sordino.report.wording import epsilon_words, latex_text, markdown_table, method_name
-from sordino.study.compare import FIGURES, ComparisonRow, OverSeeds
+from sordino.study.compare import FAIRNESS, FIGURES, ComparisonRow, OverSeeds
 
 Rows = Sequence[ComparisonRow]
 
@@ -30,8 +30,12 @@ def records(rows: Rows, sweep: Sequence[str], by_seed: bool = False) -> list[dic
             figure = row.accuracy[name]
             figures[f"{name}_mean"] = None if figure is None else figure.mean
             figures[f"{name}_spread"] = None if figure is None else figure.spread
-        rest = {"seconds": row.seconds, "runs": " ".join(row.runs)}
-        found.append({**about, "seeds": row.seeds, **figures, **cost, **rest})
+        for name in ("auc", *FAIRNESS):
+            figure = row.auc if name == "auc" else row.fairness.get(name)
+            figures[f"{name}_mean"] = None if figure is None else figure.mean
+            figures[f"{name}_spread"] = None if figure is None else figure.spread
+        sent = {"upload_bytes": row.upload_bytes, "download_bytes": row.download_bytes, "seconds": row.seconds}
+        found.append({**about, "seeds": row.seeds, **figures, **cost, **sent, "runs": " ".join(row.runs)})
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,22 @@ def sweep_picture(rows: Sequence[ComparisonRow], sweep: Sequence[str], path: Pat
         axis.set_xticks(places, [f"{value:g}" if numeric else str(value) for value in values])
     _finish(axes, key.replace("_", " "), ends)
     _save(figure, axes, path)
+
+
+def clients_picture(groups: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw the share of clients that reach at most each accuracy, one line per method; seeds are taken together."""
+    figure, axis = pyplot().subplots(figsize=(6, 4), layout="constrained")
+    for style, (name, values) in zip(_styles(), groups.items(), strict=False):
+        look = {key: value for key, value in style.items() if key != "mark"}
+        axis.ecdf(values, label=name, lw=1.6, **look)
+    axis.set_xlabel("accuracy on the client's own test records")
+    axis.set_ylabel("share of clients that reach at most this")
+    axis.grid(alpha=0.3)
+    if groups:
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    with writing(path):
+        figure.savefig(path, dpi=120)
+    pyplot().close(figure)
 
 
 def _styles() -> Any:

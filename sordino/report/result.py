@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from sordino.report.wording import (
 )
 from sordino.store.run_summary import Summary
 from sordino.store.spending import OverRuns
+from sordino.store.store import Store
 from sordino.study.compare import Comparison
 from sordino.util.formatting import delta_text
 
@@ -70,13 +72,13 @@ class RunResult(dict[str, Any]):
 class ComparisonResult:
     """Result of a comparison for Python users; `comparison` holds it as typed fields."""
 
-    def __init__(self, comparison: Comparison) -> None:
-        self.comparison = comparison
+    def __init__(self, comparison: Comparison, store: Path) -> None:
+        self.comparison, self.store = comparison, store
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary for each method, in the order asked for, at each point of the sweep, with the keys of
-        `sordino compare --json` and the `curves` over rounds."""
+        """One dictionary for each method at each point of the sweep, in the order asked for or, with `judge`, best
+        first: the keys of `sordino compare --json` and the `curves` over rounds."""
         return [row.to_dict() for row in self.comparison.rows]
 
     @property
@@ -124,6 +126,14 @@ class ComparisonResult:
         except ImportError as error:
             raise UserError("Tables for pandas need pandas: pip install pandas.") from error
         return pd.DataFrame(records(self.comparison.rows, self.sweep, by_seed))
+
+    def export(self, folder: str | Path) -> list[Path]:
+        """Write all that a paper needs into a folder: tables of methods, runs, rounds and clients as CSV (and Parquet,
+        where pyarrow is installed), pictures, and `results.bib`; returns the files."""
+        from sordino.report.study_files import export_study
+
+        with contextlib.closing(Store(self.store, must_exist=True)) as store:
+            return export_study(self.comparison, store, Path(folder))
 
     def draw(self, picture: str | Path, title: str = "") -> Path:
         """Draw the comparison into a file (.png, .pdf or .svg; matplotlib must be installed): against the first key of

@@ -167,7 +167,7 @@ def site_statement_of(folder: Path) -> SiteStatement:
         trust=_trust(policy),
         public=_public(experiments, rules.unit),
         not_covered=_not_covered(entries, found, rules.unit),
-        warnings=_warnings(found),
+        warnings=warnings_of(found),
         utility=[
             "The figures below are of this site's own test records, and no noise is on them: they must stay here.",
             NO_SUBGROUPS,
@@ -329,7 +329,7 @@ def _releases(entries: Sequence[Entry]) -> list[Entry]:
     return [one for one in entries if one.kind == "release"]
 
 
-def _warnings(found: Mapping[str, Any]) -> list[str]:
+def warnings_of(found: Mapping[str, Any]) -> list[str]:
     """Sentences on what is wrong with the site or its ledger."""
     told = []
     if found["unwitnessed"]:

@@ -15,6 +15,7 @@ from sordino.federation.execution import Mode, stack_count, stack_size
 from sordino.learning.network import Learner
 from sordino.learning.parameters import Layout
 from sordino.method import Method
+from sordino.models.networks import Residual
 from sordino.privacy.budget.record_level_plan import RecordPlan
 from sordino.privacy.clipping import CompiledSum, compile_sum
 from sordino.privacy.release import Gradients, all_releases, takes_gradients_alone
@@ -24,6 +25,13 @@ from sordino.simulator.step_cost import eager_seconds
 STACKABLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.LayerNorm)
 """Layers whose clients can be stacked. Convolutions on a CPU are faster one client at a time, and dropout draws from a
 random stream that a stack would share."""
+ON_DEVICES = (
+    *STACKABLE,
+    *(nn.Conv1d, nn.Conv2d, nn.GroupNorm, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.AdaptiveMaxPool2d, nn.Identity, Residual),
+)
+"""Layers whose clients can be stacked elsewhere than on a processor: under `vmap` the convolutions of all clients
+become one with a group for each, which fills a device that one client's would leave idle."""
 HOP = 5e-4
 """Seconds that a question to worker processes costs; less work than that is better done here."""
 
@@ -56,13 +64,13 @@ class Choice:
 def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
     """Decide for a run with `cohort` clients a round, where the experiment's wishes leave it open."""
     stack = min(stack_size(learner.layout.size), cohort)
-    obstacle = why_not_stacked(method, learner, cohort, wishes.compiled == "always")
+    obstacle = why_not_stacked(method, learner, cohort, wishes.compiled == "always", wishes.device)
     if method.unit.record_level and data.train.persons is not None:
         obstacle = "gradients of persons are taken one client at a time"
     seconds: dict[Mode, float] = {}
     engine: Mode
-    if wishes.engine == "stacked" and method.unit.record_level and obstacle:
-        raise UserError(f"Clients of this run cannot be stacked, {obstacle}: leave `engine` out.")
+    if wishes.engine == "stacked":
+        _refuse_stacks(method, learner, obstacle)
     if wishes.engine != "auto":
         engine = wishes.engine
         reasons = [f"Clients are trained {described(engine, stack)}, as the experiment says."]
@@ -98,13 +106,33 @@ def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData
     return Choice(engine, workers, reasons)
 
 
+def _refuse_stacks(method: Method, learner: Learner, obstacle: str | None) -> None:
+    """Refuse stacks that the experiment asks for where they cannot be made; `obstacle` is from `why_not_stacked`."""
+    if any(isinstance(layer, nn.RNNBase) for layer in learner.written.modules()):
+        obstacle = "because torch cannot stack recurrent layers"
+    elif not method.unit.record_level:  # others are slow in a stack, but can be in one
+        obstacle = None
+    if obstacle:
+        raise UserError(f"Clients of this run cannot be stacked, {obstacle}: leave `engine` out.")
+
+
 def described(engine: Mode, stack: int) -> str:
     """An engine in words."""
     return f"stacked, up to {stack} at a time" if engine == "stacked" else "one by one"
 
 
-def why_not_stacked(method: Method, learner: Learner, cohort: int, compiled: bool = False) -> str | None:
-    """Find what keeps clients from being stacked; None where nothing does. `compiled` is whether their steps are."""
+def why_not_stacked(
+    method: Method, learner: Learner, cohort: int, compiled: bool = False, device: str = "cpu"
+) -> str | None:
+    """Find what keeps clients from being stacked; None where nothing does.
+
+    Args:
+        method: the method.
+        learner: the network.
+        cohort: number of clients in a round.
+        compiled: whether steps are compiled.
+        device: where they run.
+    """
     obstacle = why_no_records_stacked(method, learner, compiled) if method.unit.record_level else None
     if obstacle:
         return obstacle
@@ -114,9 +142,9 @@ def why_not_stacked(method: Method, learner: Learner, cohort: int, compiled: boo
         return "the network is too large for a stack"
     if learner.precision != "fp32":
         return f"{learner.precision} is for networks too large to be stacked"
-    module = learner.written
+    module, kinds = learner.written, STACKABLE if device == "cpu" else ON_DEVICES
     layers = [layer for layer in module.modules() if layer is not module or not list(module.children())]
-    odd = [type(layer).__name__ for layer in layers if not isinstance(layer, STACKABLE)]
+    odd = [type(layer).__name__ for layer in layers if not isinstance(layer, kinds)]
     return f"the network has a layer of the kind {odd[0]}, which gains nothing from a stack" if odd else None
 
 

@@ -168,6 +168,8 @@ class Checkpoint:
     """Whether the method's script has come to its end."""
     memory: MemorySnapshot | None
     """Clients' memory; None where clients keep it themselves. Deployments of Sordino 0.4 name an empty file here."""
+    received: int | None = 0
+    """Bytes that the server sent to clients in these rounds; None where an earlier version did not count them."""
 
 
 def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
@@ -178,6 +180,7 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
         tensors["averaged"] = checkpoint.averaged
     metadata = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
     metadata |= {"over": "yes"} if checkpoint.over else {}
+    metadata |= {} if checkpoint.received is None else {"received": str(checkpoint.received)}
     if checkpoint.memory is not None:
         metadata["memory"] = checkpoint.memory.file
         tensors["slots"] = torch.from_numpy(checkpoint.memory.slots)
@@ -215,6 +218,7 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
         averaged=tensors.get("averaged"),
         over="over" in metadata,
         memory=memory,
+        received=int(metadata["received"]) if "received" in metadata else None,
     )
 
 

@@ -80,6 +80,8 @@ LACKING: dict[int, dict[str, tuple[str, ...]]] = {
 }
 """Columns that the tables of earlier versions lack, for each version that can be read (2: Sordino 0.3). All of them
 lack `totals`."""
+PATIENCE, PATIENCE_OF_WATCHERS = 30.0, 2.0
+"""Seconds to wait for another process that writes: of whoever works with a store, and of whoever only watches it."""
 NO_ROWS = ""
 """Beginning of a chain of digests."""
 
@@ -101,18 +103,26 @@ class Database:
     """Columns that the ledger of a store of an earlier version lacks."""
     _has_totals = True
 
-    def __init__(self, folder: Path, earlier: bool = False) -> None:
-        """Open the database, or create it with its tables. One of an `earlier` version must exist, and is only read."""
-        self._folder, self._columns = folder, COLUMNS
+    def __init__(self, folder: Path, earlier: bool = False, watched: bool = False) -> None:
+        """Open the database, or create it with its tables. One of an `earlier` version must exist, and is only read;
+        one that is `watched` likewise, and nobody waits long for it."""
+        self._folder, self._columns, self._watched = folder, COLUMNS, watched
         if earlier:
             self._open_earlier()
             return
         with saving(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(folder / DATABASE, timeout=30, isolation_level=None, factory=_Connection)
+            if not watched:
+                folder.mkdir(parents=True, exist_ok=True)
+            where = f"{(folder / DATABASE).resolve().as_uri()}?mode={'rw' if watched else 'rwc'}"
+            timeout = PATIENCE_OF_WATCHERS if watched else PATIENCE
+            self._connection = sqlite3.connect(
+                where, timeout=timeout, isolation_level=None, factory=_Connection, uri=True
+            )
             # Not a write-ahead log: one whose first bytes are damaged is dropped by SQLite without a word, and
             # everything in it. What is committed stands in the database file, after a power cut too.
             self._connection.execute("pragma synchronous = extra")
+            if watched:  # what a killed process left half written is still rolled back, as for any reader
+                self._connection.execute("pragma query_only = on")
             self._open()
 
     def execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
@@ -238,6 +248,8 @@ class Database:
         with self.transaction("deferred"):
             version, tables = self._tables()
         if not version and not tables:
+            if self._watched:
+                raise damaged(self._folder, "it has no tables, or another process is making them")
             with self.transaction("immediate"):
                 # Another process may have made the tables meanwhile, and a run with them.
                 if not self._tables()[1]:

@@ -63,6 +63,8 @@ class RunFiles:
         """Time spent in rounds, over all sessions of the run."""
         self.uploaded = 0
         """Bytes that left all clients."""
+        self.received: int | None = 0
+        """Bytes that the server sent to all clients; None where an earlier version began the run without counting."""
         self.start = float("nan")
         """Accuracy at the start of the last round."""
         row = store.get(run)
@@ -143,6 +145,7 @@ class RunFiles:
         )
         self.seconds += report.seconds
         self.uploaded += report.bytes
+        self.received = None if self.received is None else self.received + report.received
         self.start = report.start
 
     def check(self, state: dict[str, Any]) -> None:
@@ -166,6 +169,7 @@ class RunFiles:
                 averaged=now.averaged,
                 over=now.over,
                 memory=snapshot,
+                received=self.received,
             )
             saved = checkpoints.save(checkpoint, self.folder / f"round-{now.rounds:06d}.safetensors")
             if models is None:
@@ -201,7 +205,7 @@ class RunFiles:
     def _restore(self, file: KeptFile, seconds: float) -> None:
         """Read the last checkpoint, which earlier sessions of `seconds` came to."""
         found = checkpoints.load(file, self.folder)
-        self._snapshot = found.memory
+        self._snapshot, self.received = found.memory, found.received
         self._referenced = [file.name] if found.memory is None else [file.name, found.memory.file]
         self.restored = Restored(found.server, found.round, found.questions, found.averaged, found.over)
         curve = self._store.curve(self._run)

@@ -57,6 +57,18 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Fairness:
+    """Spread over clients of the accuracy of what they predict with, each on its own test records."""
+
+    worst_tenth: float
+    """Mean over the tenth of the clients that are worst off."""
+    gini: float
+    """Gini coefficient: 0 where all clients are equally well off, near 1 where one has everything."""
+    variance: float
+    """Variance over clients, of accuracies as shares of one."""
+
+
+@dataclass(frozen=True)
 class RecordFigures:
     """Figures of a run that protects single records, for the observer whom its noise is planned against; the document
     of a run has them beside its other keys."""
@@ -149,6 +161,10 @@ class Summary:
     """Training records of all clients, where the simulation knows them."""
     persons: int | None = None
     """Persons whom these records are about, where persons are protected and the simulation knows them."""
+    download_bytes: int | None = None
+    """Bytes that the server sent to all clients; None where a version before did not count them."""
+    fairness: Fairness | None = None
+    """Spread of accuracy over clients; None in deployments, and where no client has test records."""
     metrics: dict[str, Metric] | None = None
     """Metrics of what clients predict with, each on its own test records, by the names of
     `sordino.learning.metrics`."""
@@ -160,6 +176,8 @@ class Summary:
     """Where clients blend models: accuracies of the blend and of each of its members."""
     recalibrate: MixtureFigures | None = None
     """Where clients recalibrate the server's model: accuracies of what they predict with and of its members."""
+    planned_away: tuple[str, ...] = ()
+    """Parts of the method that the plan switched off, because the budget cannot pay for them."""
     features: str | None = None
     """Features that the network was trained on, in one line; None where it saw the records themselves."""
     task: str = "classification"
@@ -205,6 +223,8 @@ class Summary:
                 found |= {} if value is None else value.to_dict()
             elif field.name in MIXTURES:
                 found |= {} if value is None else {field.name: value.to_dict()}
+            elif field.name == "fairness":
+                found |= {} if value is None else {"fairness": asdict(value)}
             elif field.name == "metrics":
                 found |= {} if value is None else {"metrics": {name: asdict(one) for name, one in value.items()}}
             elif field.name == "positive":  # says what `recall` is about, and says so where it is about no class
@@ -218,8 +238,11 @@ class Summary:
         """Inverse of `to_dict`, also for documents of earlier versions; keys that are no fields are ignored."""
         known = {field.name: document[field.name] for field in fields(cls) if field.name in document}
         known = {"called": document["method"], "privacy": "dp"} | known | {"unit": Unit(document["unit"])}
+        known |= {"planned_away": tuple(document.get("planned_away", ()))}
         if document.get("metrics") is not None:
             known["metrics"] = {name: Metric(**one) for name, one in document["metrics"].items()}
+        if document.get("fairness") is not None:
+            known["fairness"] = Fairness(**document["fairness"])
         known |= {name: MixtureFigures(**document[name]) for name in MIXTURES if name in document}
         if "epsilon_replace_one" in document:
             names = [field.name for field in fields(RecordFigures) if field.name in document]

@@ -159,7 +159,26 @@ def over_runs(
 ) -> OverRuns:
     """Epsilon of all runs of a store but one, and of `more` planned ones, for a unit of these people."""
     rows = [row for row in store.all() if same_people(row.people, people) and row.run != but]
-    spent = [_with_persons(spending_of_run(row, store), row.configuration) for row in rows]
+    return add_up(rows, [spending_on_people(row, store) for row in rows], unit, delta, more)
+
+
+def spending_on_people(row: RunRow, store: Store) -> Spent:
+    """Spending of a run, with which records of a person stood together in it."""
+    return _with_persons(spending_of_run(row, store), row.configuration)
+
+
+def add_up(
+    rows: Sequence[RunRow], spent: Sequence[Spent], unit: Unit, delta: float, more: Sequence[Spent] = ()
+) -> OverRuns:
+    """Epsilon of runs on the same people, and of `more` planned ones, for a unit of these people.
+
+    Args:
+        rows: The runs.
+        spent: `spending_on_people` of each.
+        unit: Unit that the epsilon is about.
+        delta: Delta at which it holds.
+        more: Spending of runs that are not stored yet.
+    """
     costly = [row for row, one in zip(rows, spent, strict=True) if spends(one)]
     limit, limit_for = _limit([row.configuration for row in costly if row.unit == unit], len(costly))
     return {**sum_up([*spent, *more], unit, delta), "limit": limit, "limit_for": limit_for}
@@ -508,17 +527,22 @@ def recipes_of_own_noise(plan: RecordPlan, client: int, needs: RecordNeeds) -> l
 
 
 def sentence(total: OverRuns, view: View) -> str | None:
-    """Describe the spending of all runs on the same people; None where there was one run, or none."""
-    if total["runs"] < 2:
-        return None
+    """Describe the spending of several runs on the same people; None where there was one run, or none."""
+    return describe_sum(total, view) if total["runs"] > 1 else None
+
+
+def describe_sum(total: OverRuns, view: View) -> str:
+    """Describe the spending of all runs on the same people, of which there is at least one."""
+    one = total["runs"] == 1
     others, within, epsilon = total["unprotected"], total["epsilon_within_deal"], total["epsilon"][view]
     whom = "rows, whoever they are about" if total["unit"] is Unit.PERSON else "records, no whole client"
     why = f" ({others} of them protect{'s' if others == 1 else ''} {whom})" if others else ""
     at = f"({view}, delta = {delta_text(total['delta'])})"
-    told = [f"{total['runs']} stored runs used these people's data."]
+    who, come = ("One stored run", "it comes") if one else (f"{total['runs']} stored runs", "they come")
+    told = [f"{who} used these people's data."]
     if within is None or not total["unit"].record_level:
         known = f" known to up to {total['sites']} clients" if total["sites"] > 1 else ""
-        told.append(f"For one {total['unit']}{known} they come to {_epsilon_words(epsilon)} {at}{why}.")
+        told.append(f"For one {total['unit']}{known} {come} to {_epsilon_words(epsilon)} {at}{why}.")
     else:
         alone = total["deals_unknown"]
         unknown = f" ({alone} of them do{'es' if alone == 1 else ''} not say how)" if alone else ""

@@ -162,8 +162,8 @@ def unfinished(row: RunRow, folder: Path) -> UserError:
 class Store:
     """A folder of runs."""
 
-    def __init__(self, folder: Path, must_exist: bool = False, earlier: bool = False) -> None:
-        """Open a store; one of an `earlier` version is only read."""
+    def __init__(self, folder: Path, must_exist: bool = False, earlier: bool = False, watched: bool = False) -> None:
+        """Open a store; one of an `earlier` version, and one that is `watched` by a board, is only read."""
         self.folder = folder
         there = (folder / DATABASE).exists()
         if folder.exists() and not folder.is_dir():
@@ -172,7 +172,7 @@ class Store:
             raise damaged(folder, "it is gone")
         if must_exist and not there:
             raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
-        self._database = Database(folder, earlier)
+        self._database = Database(folder, earlier, watched)
         self.lacking = self._database.lacking
         """Fields that rows of its ledgers lacked when they were written."""
 

@@ -5,26 +5,30 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
+from sordino.experiment.prepare import check_device
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
-from sordino.store.run_summary import Accuracies, Against, Summary
+from sordino.store.run_summary import Accuracies, Against, Fairness, Summary
 from sordino.store.spending import OverRuns, over_runs, sentence
 from sordino.store.store import Store
 from sordino.study.run_cells import results_of
 from sordino.study.sweep import Cell, Sweep, cells, points
 from sordino.study.tuning import Tuned, TuningRuns, tune
-from sordino.study.verdict import Difference, Sample, verdicts
+from sordino.study.verdict import PERSONAL, Difference, Judge, Sample, judge_of, verdicts
 from sordino.util.display import Display, Silent
 
 FIGURES = ("personal", "personal_worst", "start", "global")
+FAIRNESS = ("worst_tenth", "gini", "variance")
+"""Figures on the spread over clients of the accuracy of what they predict with."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,36 @@ class OverSeeds:
 
 @dataclass(frozen=True)
 class SeedFigures:
-    """Accuracies of one run of a row."""
+    """Figures of one run of a row."""
 
     seed: int
     run: str
     accuracy: Accuracies
     """By the names of `FIGURES`."""
+    auc: float | None = None
+    """Area under the curve of personal models, where there are two classes."""
+    fairness: Fairness | None = None
+    """Spread of accuracy over clients."""
+    upload_bytes: int = 0
+    """Bytes that all clients sent."""
+    download_bytes: int | None = None
+    """Bytes that the server sent to all clients; None where nobody counted them."""
+    seconds: float = 0.0
+    """Duration of the run."""
+
+    def judged(self, judge: Judge) -> float | None:
+        """Figure that methods are judged by; None where the run does not have it."""
+        if judge.name == "AUC":
+            return self.auc
+        if judge.name == "worst-tenth":
+            return None if self.fairness is None else self.fairness.worst_tenth
+        return self.accuracy[judge.name]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON document: the accuracies stand beside seed and run."""
-        return {"seed": self.seed, "run": self.run, **self.accuracy}
+        """JSON document: all figures stand beside seed and run."""
+        spread = {name: None if self.fairness is None else getattr(self.fairness, name) for name in FAIRNESS}
+        cost = {name: getattr(self, name) for name in ("upload_bytes", "download_bytes", "seconds")}
+        return {"seed": self.seed, "run": self.run, **self.accuracy, "auc": self.auc, **spread, **cost}
 
 
 @dataclass(frozen=True)
@@ -90,11 +114,21 @@ class ComparisonRow:
     auc: OverSeeds | None = None
     """Area under the curve of personal models, the mean over clients with both outcomes in their test records; None
     where there are not two classes, or no run has it."""
+    fairness: dict[str, OverSeeds | None] = field(default_factory=dict)
+    """Spread of accuracy over clients, by the names of `FAIRNESS`."""
+    upload_bytes: float = 0.0
+    """Bytes that all clients of a run sent, the mean over runs."""
+    download_bytes: float | None = None
+    """Bytes that the server of a run sent to all clients, the mean over runs; None where nobody counted them."""
 
-    def sample(self) -> Sample:
-        """Personal accuracies for each seed whose clients have test records."""
-        known = [(one.seed, one.accuracy["personal"]) for one in self.by_seed]
-        return Sample(self.method, {seed: value for seed, value in known if value is not None}, self.at)
+    def judged(self, judge: Judge) -> OverSeeds | None:
+        """Figure that methods are judged by, over the seeds that have it; None where none has."""
+        return _spread([one.judged(judge) for one in self.by_seed])
+
+    def sample(self, judge: Judge = PERSONAL) -> Sample:
+        """Figure that methods are judged by, for each seed that has it."""
+        known = [(one.seed, one.judged(judge)) for one in self.by_seed]
+        return Sample(self.method, {seed: value for seed, value in known if value is not None}, self.at, judge.name)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the row, curves included."""
@@ -102,6 +136,7 @@ class ComparisonRow:
         return found | {
             "accuracy": {name: None if one is None else dataclasses.asdict(one) for name, one in self.accuracy.items()},
             "auc": None if self.auc is None else dataclasses.asdict(self.auc),
+            "fairness": {n: None if one is None else dataclasses.asdict(one) for n, one in self.fairness.items()},
             "by_seed": [one.to_dict() for one in self.by_seed],
         }
 
@@ -111,7 +146,8 @@ class Comparison:
     """Result of a comparison."""
 
     rows: list[ComparisonRow]
-    """One for each method, in the order asked for, at each point of the sweep."""
+    """One for each method at each point of the sweep: in the order asked for or, where a figure to judge by was named,
+    best first."""
     verdict: list[str]
     """Sentences on what the rows show."""
     over_runs: list[OverRuns]
@@ -124,6 +160,8 @@ class Comparison:
     """Settings chosen for each method, and what choosing them would have cost."""
     same: dict[str, str] = field(default_factory=dict)
     """Requested names that have no rows, each with the name of a row whose runs are the same."""
+    judge: str = PERSONAL.name
+    """Name of the figure that the verdict is about, one of `sordino.study.verdict.JUDGES`."""
 
     def together(self, view: View) -> list[str]:
         """Sentences on what all runs on the same people cost together, for one observer."""
@@ -157,6 +195,8 @@ def compare(
     jobs: int | None = 1,
     grid: Sweep | None = None,
     tuning_seeds: int = 1,
+    judge: str | None = None,
+    devices: Sequence[str] = (),
 ) -> Comparison:
     """Run each method with each of several seeds, at each point of a sweep, and put the results side by side.
 
@@ -171,22 +211,30 @@ def compare(
         jobs: number of runs at once; None lets sizes decide. Results do not depend on it.
         grid: values among which settings are first chosen for every method, on seeds that are not reported.
         tuning_seeds: number of those seeds.
+        judge: name of the figure that methods are ranked by, best first; without one the verdict is about personal
+            accuracy, and rows stand in the order asked for.
+        devices: torch devices to which runs are dealt in turn, instead of that of `experiment`. Where `jobs` is None
+            there is one run at a time on each.
     """
     if not methods:
         raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
     check_seeds(seeds)
+    ranked_by = PERSONAL if judge is None else judge_of(judge)
+    for device in devices:
+        check_device(device)
+    jobs = len(devices) if devices and jobs is None else jobs
     display, sweep, methods = display or Silent(), sweep or {}, list(dict.fromkeys(methods))
     reported = range(experiment.seed, experiment.seed + seeds)
     tuned: list[Tuned] = []
     if grid:
         others = range(reported.stop, reported.stop + tuning_seeds)
-        tuned = tune(_ground(experiment, others, display, jobs), methods, grid)
+        tuned = tune(_ground(experiment, others, display, jobs, devices), methods, grid)
         methods = list(dict.fromkeys(one.chosen for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
     same = _same(methods, wanted)
     for name, first in same.items():
         display.say(f"{name} makes the same runs as {first}: the table shows them once.")
-    results = _run_cells(wanted, display, jobs, experiment)
+    results = _run_cells(wanted, display, jobs, experiment, devices)
     with contextlib.closing(Store(experiment.store, must_exist=True)) as store:
         rows = [
             _row(name, at, [results[cell.key] for cell in wanted if (cell.method, cell.at) == (name, at)], store)
@@ -194,7 +242,9 @@ def compare(
             for name in methods
             if name not in same
         ]
-        return replace(_comparison(rows, store, experiment.protect_from, sweep), tuned=tuned, same=same)
+        if judge is not None:
+            rows = _best_first(rows, sweep, ranked_by)
+        return replace(_comparison(rows, store, experiment.protect_from, sweep, ranked_by), tuned=tuned, same=same)
 
 
 def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_from: View) -> Comparison:
@@ -202,29 +252,49 @@ def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_fro
     return _comparison([_row(name, {}, found, store) for name, found in results.items()], store, protect_from, {})
 
 
-def _comparison(rows: list[ComparisonRow], store: Store, protect_from: View, sweep: Sweep) -> Comparison:
+def _best_first(rows: list[ComparisonRow], sweep: Sweep, judge: Judge) -> list[ComparisonRow]:
+    """Rows at each point of a sweep by the figure that they are judged by; those without it come last."""
+
+    def key(row: ComparisonRow) -> float:
+        figure = row.judged(judge)
+        return float("inf") if figure is None else -figure.mean
+
+    return [row for at in points(sweep) for row in sorted((one for one in rows if one.at == at), key=key)]
+
+
+def _comparison(
+    rows: list[ComparisonRow], store: Store, protect_from: View, sweep: Sweep, judge: Judge = PERSONAL
+) -> Comparison:
     """Comparison of these rows."""
     spent = [over_runs(store, _people(rows, store), unit, delta) for unit, delta in _protected_units(rows)]
-    sentences, differences = _verdicts(rows, sweep, protect_from)
-    return Comparison(rows, sentences, spent, list(sweep), differences)
+    sentences, differences = _verdicts(rows, sweep, protect_from, judge)
+    return Comparison(rows, sentences, spent, list(sweep), differences, judge=judge.name)
 
 
-def _ground(experiment: Experiment, seeds: range, display: Display, jobs: int | None) -> TuningRuns:
+def _ground(
+    experiment: Experiment, seeds: range, display: Display, jobs: int | None, devices: Sequence[str]
+) -> TuningRuns:
     """Runs of contenders on seeds that are not reported."""
     return TuningRuns(
         cells=lambda texts: cells(experiment, texts, {}, seeds),
-        run=lambda wanted: _run_cells(wanted, display, jobs, experiment),
+        run=lambda wanted: _run_cells(wanted, display, jobs, experiment, devices),
     )
 
 
 def _run_cells(
-    wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment
+    wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment, devices: Sequence[str]
 ) -> dict[str, Summary]:
-    """Run all cells; returns their summaries by the cells' keys."""
+    """Run all cells, dealt to the devices where there are some; returns their summaries by the cells' keys."""
     different: dict[str, Cell] = {}
     for cell in wanted:  # what is the same at several points of a sweep is told as none of them
         different[cell.key] = replace(cell, at={}) if cell.key in different else cell
-    return dict(zip(different, results_of(list(different.values()), display, jobs, experiment), strict=True))
+    dealt = list(different.values())
+    if devices:  # the device is no part of a cell's key, nor of a run's identity
+        turns = zip(dealt, itertools.cycle(devices), strict=False)
+        dealt = [
+            replace(cell, experiment=cell.experiment.model_copy(update={"device": device})) for cell, device in turns
+        ]
+    return dict(zip(different, results_of(dealt, display, jobs, experiment), strict=True))
 
 
 def _same(methods: Sequence[str], wanted: Sequence[Cell]) -> dict[str, str]:
@@ -236,11 +306,13 @@ def _same(methods: Sequence[str], wanted: Sequence[Cell]) -> dict[str, str]:
     return {name: other for name, other in found.items() if other != name}
 
 
-def _verdicts(rows: list[ComparisonRow], sweep: Sweep, protect_from: View) -> tuple[list[str], list[Difference]]:
+def _verdicts(
+    rows: list[ComparisonRow], sweep: Sweep, protect_from: View, judge: Judge
+) -> tuple[list[str], list[Difference]]:
     """Sentences and tests at each point of a sweep."""
     sentences, differences = [], []
     for at in points(sweep):
-        told, found = verdicts([row for row in rows if row.at == at], protect_from)
+        told, found = verdicts([row for row in rows if row.at == at], protect_from, judge)
         where = ", ".join(f"{key} {value}" for key, value in at.items())
         sentences += [f"{where}: {one}" if where else one for one in told]
         differences += found
@@ -259,6 +331,8 @@ def _protected_units(rows: list[ComparisonRow]) -> list[tuple[Unit, float]]:
 
 def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) -> ComparisonRow:
     first = results[0]
+    by_seed = [_figures_of(result) for result in results]
+    received = [result.download_bytes for result in results]
     return ComparisonRow(
         method=name,
         at=at,
@@ -274,16 +348,32 @@ def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) ->
         notes=first.notes,
         seconds=float(np.mean([result.seconds for result in results])),
         runs=[result.run for result in results],
-        by_seed=[SeedFigures(result.seed, result.run, result.accuracy) for result in results],
+        by_seed=by_seed,
         curves=[store.curve(result.run) for result in results],
         score=first.score,
-        auc=_spread([_auc_of(result) for result in results]),
+        auc=_spread([one.auc for one in by_seed]),
+        fairness={name: _spread([_fairness(one, name) for one in by_seed]) for name in FAIRNESS},
+        upload_bytes=float(np.mean([result.upload_bytes for result in results])),
+        download_bytes=None if None in received else float(np.mean(cast(list[int], received))),
     )
 
 
-def _auc_of(result: Summary) -> float | None:
-    """Area under the curve of a run's personal models, where there are two classes."""
-    return None if result.positive is None or not result.metrics else result.metrics["auc"].mean
+def _figures_of(result: Summary) -> SeedFigures:
+    """Figures of one run."""
+    return SeedFigures(
+        seed=result.seed,
+        run=result.run,
+        accuracy=result.accuracy,
+        auc=None if result.positive is None or not result.metrics else result.metrics["auc"].mean,
+        fairness=result.fairness,
+        upload_bytes=result.upload_bytes,
+        download_bytes=result.download_bytes,
+        seconds=result.seconds,
+    )
+
+
+def _fairness(one: SeedFigures, name: str) -> float | None:
+    return None if one.fairness is None else getattr(one.fairness, name)
 
 
 def _against_local(results: Sequence[Summary]) -> Against | None:

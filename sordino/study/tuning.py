@@ -6,6 +6,7 @@ afterwards is the cost of the last run alone, so the cost of choosing is printed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -44,6 +45,8 @@ class Tuned:
     """Unit that `epsilon` protects: one record where the tries deal the records to clients in different ways."""
     epsilon: dict[View, float | None]
     """Cost of all tries together, as if they had been made on the people whose data these are."""
+    on_edge: tuple[str, ...] = ()
+    """Keys whose best value is the smallest or the largest that was tried, although the grid was extended."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the choice."""
@@ -88,20 +91,38 @@ def tune(
     methods: Sequence[str],
     grid: Sweep,
     further: Callable[[str], tuple[str, Sweep]] | None = None,
+    extensions: int = 0,
 ) -> list[Tuned]:
     """Choose the best point of a grid for each method.
 
-    `further` gives, for the best contender, the contender and the grid of a second search; the best of both is taken,
-    and both are paid for. Settings in a method's own brackets win over the grid and are not tuned.
+    Settings in a method's own brackets win over the grid and are not tuned.
+
+    Args:
+        ground: runs on which contenders are tried.
+        methods: contenders.
+        grid: values to choose from.
+        further: gives, for the best contender, the contender and the grid of a second search; the best of both is
+            taken, and both are paid for.
+        extensions: how often a grid grows at most, while the best value of a method lies on its edge. All methods get
+            as many further tries: where the best one lies inside, one between it and its neighbour.
     """
     check_keys(grid, methods)
     if further is not None:  # what the second go cannot make is refused before the first has been run
         ground.cells([one for text in methods for one in _points(*further(text))])
     tried = _run_grids(ground, {text: (text, grid) for text in methods})
+    axes = {text: _axes(text, grid) for text in methods}
+    for _ in range(extensions):
+        bests = {text: ground.best(found) for text, found in tried.items()}
+        if not any(_edges(bests[text], axes[text]) for text in methods):
+            break
+        more = {text: _grow(bests[text], axes[text]) for text in methods}
+        results = ground.results(list(dict.fromkeys(one for texts in more.values() for one in texts)))
+        tried = {text: tried[text] | {one: results[one] for one in more[text]} for text in methods}
+    edges = {text: _edges(ground.best(found), axes[text]) for text, found in tried.items()} if extensions else {}
     if further is not None:
         again = _run_grids(ground, {text: further(ground.best(found)) for text, found in tried.items()})
         tried = {text: tried[text] | again[text] for text in methods}
-    return [_choice(text, ground, tried[text]) for text in methods]
+    return [_choice(text, ground, tried[text], tuple(edges.get(text, ()))) for text in methods]
 
 
 def _run_grids(ground: TuningRuns, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
@@ -109,6 +130,43 @@ def _run_grids(ground: TuningRuns, grids: dict[str, tuple[str, Sweep]]) -> dict[
     tried = {text: _points(*start) for text, start in grids.items()}
     results = ground.results(list(dict.fromkeys(one for texts in tried.values() for one in texts)))
     return {text: {one: results[one] for one in texts} for text, texts in tried.items()}
+
+
+def _axes(text: str, grid: Sweep) -> dict[str, list[float]]:
+    """Values of the keys that concern a contender and can be extended: those of at least two positive numbers."""
+    found: dict[str, list[float]] = {}
+    for key, values in _own(text, grid).items():
+        if len(values) > 1 and all(isinstance(one, int | float) and one > 0 for one in values):
+            found[key] = sorted(float(one) for one in values)
+    return found
+
+
+def _edges(best: str, axes: dict[str, list[float]]) -> list[str]:
+    """Keys whose value in a contender is the smallest or the largest that was tried."""
+    settings = contender(best)[1]
+    return [key for key, values in axes.items() if float(settings[key]) in (values[0], values[-1])]
+
+
+def _grow(best: str, axes: dict[str, list[float]]) -> list[str]:
+    """Contenders with one more value of each key, which is noted in `axes`: beyond the best one where that lies on the
+    edge, as far as its neighbour; else halfway to the neighbour that is further off."""
+    found = []
+    for key, values in axes.items():
+        place = values.index(float(contender(best)[1][key]))
+        at = values[place]
+        if place == 0:
+            fresh = at * at / values[1]
+        elif place == len(values) - 1:
+            fresh = at * at / values[-2]
+        else:
+            below, above = values[place - 1], values[place + 1]
+            fresh = math.sqrt(at * (above if above / at > at / below else below))
+        fresh = float(f"{fresh:.3g}")
+        if fresh not in values:
+            values.append(fresh)
+            values.sort()
+            found.append(with_settings(best, {key: fresh}))
+    return found
 
 
 def _points(text: str, grid: Sweep) -> list[str]:
@@ -129,7 +187,7 @@ def with_settings(text: str, at: dict[str, Any]) -> str:
     return bracketed(name, dict(sorted((settings | at).items())))
 
 
-def _choice(text: str, ground: TuningRuns, results: Results) -> Tuned:
+def _choice(text: str, ground: TuningRuns, results: Results, on_edge: tuple[str, ...]) -> Tuned:
     best = ground.best(results)
     everything = list({result.run: result for found in results.values() for result in found}.values())
     first = everything[0]
@@ -142,6 +200,7 @@ def _choice(text: str, ground: TuningRuns, results: Results) -> Tuned:
         accuracy=ground.accuracy(results[best]),
         unit=total["unit"],
         epsilon=total["epsilon"],
+        on_edge=on_edge,
     )
 
 

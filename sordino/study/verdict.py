@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.special import stdtrit
 
+from sordino.errors import unknown
 from sordino.util.formatting import round_up
 
 if TYPE_CHECKING:
@@ -29,8 +30,58 @@ Answer = Literal["better", "worse", "no difference shown", "not tested"]
 
 
 @dataclass(frozen=True)
+class Judge:
+    """A figure by which methods are ranked; more is better."""
+
+    name: str
+    """Name as users write it."""
+    words: str
+    """Name in a sentence."""
+    lacking: str
+    """Beginning of the sentence on methods that do not have the figure."""
+    remedy: str
+    """The rest of that sentence: what to do."""
+    share: bool = True
+    """Whether it is a share of records, which is told in percent."""
+
+    def tell(self, value: float) -> str:
+        """Format a value of the figure."""
+        return f"{value:.1%}" if self.share else f"{value:.3f}"
+
+    def tell_difference(self, value: float) -> str:
+        """Format a difference of two values, with its sign and without a unit."""
+        return f"{100 * value:+.1f}" if self.share else f"{value:+.3f}"
+
+
+_NO_RECORDS = "No client has records to test models on with"
+_MORE_RECORDS = "Give clients more records, or have fewer clients."
+PERSONAL = Judge("personal", "personal accuracy", _NO_RECORDS, _MORE_RECORDS)
+JUDGES = {
+    one.name: one
+    for one in (
+        PERSONAL,
+        Judge("global", "global accuracy", "There is no global model with", "Judge by --judge personal to rank all."),
+        Judge("worst-tenth", "accuracy of the worst tenth of the clients", _NO_RECORDS, _MORE_RECORDS),
+        Judge(
+            *("AUC", "area under the curve", "There are not two classes, or no test records of both, with"),
+            *("Judge by --judge personal.", False),
+        ),
+    )
+}
+"""Figures by which methods can be ranked, by name."""
+
+
+def judge_of(name: str) -> Judge:
+    """The figure called `name`, in whatever case."""
+    for judge in JUDGES.values():
+        if judge.name.lower() == name.lower():
+            return judge
+    raise unknown("figure to judge by", name, list(JUDGES))
+
+
+@dataclass(frozen=True)
 class Difference:
-    """Difference between the accuracies of two methods' personal models, in shares of one."""
+    """Difference between two methods in the figure that they are judged by, for accuracies in shares of one."""
 
     method: str
     against: str
@@ -46,6 +97,15 @@ class Difference:
     seeds: int
     """Number of seeds that both methods have."""
     verdict: Answer
+    judge: str = PERSONAL.name
+    """Name of the figure."""
+
+    def reversed(self) -> Difference:
+        """Difference of the other method from this one."""
+        answers: dict[Answer, Answer] = {"better": "worse", "worse": "better"}
+        low, high = None if self.high is None else -self.high, None if self.low is None else -self.low
+        verdict = answers.get(self.verdict, self.verdict)
+        return Difference(self.against, self.method, self.at, -self.mean, low, high, self.seeds, verdict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the difference."""
@@ -59,12 +119,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Sample:
-    """Accuracies of one method, one per seed, in shares of one."""
+    """A figure of one method, one value per seed; accuracies in shares of one."""
 
     method: str
     by_seed: dict[int, float]
     at: dict[str, Any] = field(default_factory=dict)
     """Values of the keys that a comparison goes through."""
+    judge: str = PERSONAL.name
+    """Name of the figure."""
 
 
 def difference(one: Sample, other: Sample, comparisons: int = 1) -> Difference:
@@ -82,7 +144,7 @@ def difference(one: Sample, other: Sample, comparisons: int = 1) -> Difference:
         half = float(values.std(ddof=1)) * _half_width(count, comparisons)
         low, high = mean - half, mean + half
         verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
-    return Difference(one.method, other.method, one.at, mean, low, high, count, verdict)
+    return Difference(one.method, other.method, one.at, mean, low, high, count, verdict, one.judge)
 
 
 def _half_width(seeds: int, comparisons: int) -> float:
@@ -93,54 +155,50 @@ def _half_width(seeds: int, comparisons: int) -> float:
 
 def sentence(found: Difference) -> str:
     """Sentence on a difference."""
-    lead = f"{found.method} against {found.against}: {_points(found.mean)} points"
+    tell = JUDGES[found.judge].tell_difference
+    lead = f"{found.method} against {found.against}: {tell(found.mean)}" + " points" * JUDGES[found.judge].share
     if found.low is None or found.high is None:
         seeds = "one seed" if found.seeds == 1 else "no seed in common"
         return f"{lead}, from {seeds}, so chance is not ruled out."
-    interval = f"{CONFIDENCE:.0%} interval {_points(found.low)} to {_points(found.high)}"
+    interval = f"{CONFIDENCE:.0%} interval {tell(found.low)} to {tell(found.high)}"
     return f"{lead}, {interval} over {found.seeds} seeds: {found.verdict}."
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:+.1f}"
-
-
-def verdicts(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[str], list[Difference]]:
-    """Rank the methods that protect the same unit: sentences, and the tests behind them. Rows without a personal
-    accuracy are not ranked."""
-    untested = [row.method for row in rows if row.accuracy["personal"] is None]
-    rows = [row for row in rows if row.accuracy["personal"] is not None]
-    sentences, differences = _rank(rows, protect_from)
-    if untested:
-        sentences.append(
-            f"No client has records to test models on with {', '.join(untested)}: not ranked. Give clients more "
-            "records, or have fewer clients."
-        )
+def verdicts(
+    rows: Sequence[ComparisonRow], protect_from: View, judge: Judge = PERSONAL
+) -> tuple[list[str], list[Difference]]:
+    """Rank the methods that protect the same unit: sentences, and the tests behind them. Rows without the figure that
+    they are judged by are not ranked."""
+    without = [row.method for row in rows if row.judged(judge) is None]
+    rows = [row for row in rows if row.judged(judge) is not None]
+    sentences, differences = _rank(rows, protect_from, judge)
+    if without:
+        sentences.append(f"{judge.lacking} {', '.join(without)}: not ranked. {judge.remedy}")
     return sentences, differences
 
 
-def _rank(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[str], list[Difference]]:
+def _rank(rows: Sequence[ComparisonRow], protect_from: View, judge: Judge) -> tuple[list[str], list[Difference]]:
     private = [row for row in rows if row.epsilon[protect_from]]
     free = [row for row in rows if row.epsilon[protect_from] == 0]
     units = list(dict.fromkeys(row.unit for row in private))
     if len(units) < 2:
-        return _verdict(private, free, protect_from)
+        return _verdict(private, free, protect_from, judge)
     sentences = ["Client-level and record-level methods are not ranked together: their epsilons protect other things."]
     differences: list[Difference] = []
     for unit in units:
-        told, found = _verdict([row for row in private if row.unit == unit], free, protect_from)
+        told, found = _verdict([row for row in private if row.unit == unit], free, protect_from, judge)
         sentences += [f"Protecting one {unit}: {one}" for one in told]
         differences += found
     return sentences, differences
 
 
 def _verdict(
-    private: list[ComparisonRow], free: list[ComparisonRow], protect_from: View
+    private: list[ComparisonRow], free: list[ComparisonRow], protect_from: View, judge: Judge
 ) -> tuple[list[str], list[Difference]]:
     """Compare private methods and training alone: sentences on unequal epsilons, the best method, and whether
     federating pays."""
     sentences = _inequalities(private, protect_from)
-    contenders = sorted(private + free, key=lambda row: -_mean(row))
+    contenders = sorted(private + free, key=lambda row: -_mean(row, judge))
     if len(contenders) < 2:
         return sentences, []
     best, *others = contenders
@@ -148,24 +206,23 @@ def _verdict(
     against_best = [(best, other) for other in others]
     against_alone = [(row, alone) for row in private for alone in free if row is not best and alone is not best]
     found = [
-        difference(row.sample(), other.sample(), rivals if row in private and other in private else 1)
+        difference(row.sample(judge), other.sample(judge), rivals if row in private and other in private else 1)
         for row, other in against_best + against_alone
     ]
-    mean = _mean(best)
-    sentences.append(f"{best.method} has the best personal accuracy, {mean:.1%}.")
+    sentences.append(f"{best.method} has the best {judge.words}, {judge.tell(_mean(best, judge))}.")
     sentences += [sentence(one) for one in found[: len(others)]]
     sentences += _too_few_seeds(found, rivals)
     for (row, alone), one in zip(against_best + against_alone, found, strict=True):
         if row in private and alone in free:
-            sentences += _pays(one.verdict, row, alone)
+            sentences += _pays(one.verdict, row, alone, judge)
         if row in free and alone in private and one.verdict == "better":
-            sentences += _pays("worse", alone, row)
+            sentences += _pays("worse", alone, row, judge)
     return sentences, found
 
 
-def _mean(row: ComparisonRow) -> float:
-    """Mean personal accuracy over seeds of a row that has one."""
-    figure = row.accuracy["personal"]
+def _mean(row: ComparisonRow, judge: Judge) -> float:
+    """Mean over seeds of the figure of a row that has one."""
+    figure = row.judged(judge)
     assert figure is not None
     return figure.mean
 
@@ -184,13 +241,11 @@ def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
     ]
 
 
-def _pays(verdict: Answer, row: ComparisonRow, alone: ComparisonRow) -> list[str]:
+def _pays(verdict: Answer, row: ComparisonRow, alone: ComparisonRow, judge: Judge) -> list[str]:
     """Sentence on whether a private federation is worth its privacy, against training alone."""
     if verdict == "worse":
-        mean = _mean(alone)
-        return [
-            f"{row.method} does not pay here: {alone.method} training gives {mean:.1%} without spending any privacy."
-        ]
+        figure = judge.tell(_mean(alone, judge))
+        return [f"{row.method} does not pay here: {alone.method} training gives {figure} without spending any privacy."]
     if verdict == "no difference shown":
         return [f"That {row.method} gains anything over {alone.method} training is not shown here."]
     return []

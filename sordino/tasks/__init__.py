@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sordino.tasks.classification import Classification
+from sordino.tasks.next_token import NextToken
 from sordino.tasks.regression import Regression
 from sordino.tasks.survival import Survival
 from sordino.tasks.task import Task
 
-__all__ = ["TASKS", "Classification", "Regression", "Survival", "Task", "read_task"]
+__all__ = ["TASKS", "Classification", "NextToken", "Regression", "Survival", "Task", "read_task"]
 
 TASKS = (Classification.name, Regression.name, Survival.name)
 """Names of the kinds of tasks."""
@@ -27,4 +28,6 @@ def read_task(document: Mapping[str, Any]) -> Task:
         return Regression(**about)
     if document.get("task") == Survival.name:
         return Survival(tuple(about["cuts"]), about["unit"])
+    if "vocabulary" in document:
+        return NextToken(document["vocabulary"], document["length"])
     return Classification(tuple(document["classes"]), document["positive"])

@@ -166,8 +166,7 @@ class Classification(Task):
 
     def frequencies_of(self, means: Tensor, records: float) -> Tensor:
         """Shares of the classes from noisy means of `counts`, each of at least one record."""
-        shares = means.clamp(min=1 / records)
-        return shares / shares.sum()
+        return shares_of(means, records)
 
     def start(self, means: Tensor, records: float) -> Tensor:
         bias = self.frequencies_of(means, records).log()
@@ -274,6 +273,12 @@ def _read_weights(text: str, names: tuple[str, ...]) -> tuple[float, ...]:
     if set(by_name) != set(names) or len(values) != len(names):
         raise UserError(f"{wrong}; the classes are {', '.join(names[:10])}{', ...' * (len(names) > 10)}.")
     return tuple(by_name[name] for name in names)
+
+
+def shares_of(means: Tensor, records: float) -> Tensor:
+    """Shares from noisy ones, each of at least one of so many records; they sum to one."""
+    shares = means.clamp(min=1 / records)
+    return shares / shares.sum()
 
 
 def effective_records(groups: np.ndarray, count: int) -> float:

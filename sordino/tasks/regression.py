@@ -21,7 +21,7 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.tasks.task import Task
 
-LOSSES = ("squared", "huber")
+USUAL_LOSS = "squared"
 BENDS = 1.0
 """Error, in scaled units, from which on the Huber loss grows in proportion to the error."""
 CURVATURE = 0.25
@@ -58,7 +58,7 @@ class Regression(Task):
     mean: float | None = None
     deviation: float | None = None
     """What targets are scaled by where it is declared; by default the range's centre and a sixth of it."""
-    loss: str = "squared"
+    loss: str = USUAL_LOSS
     """`squared`, or `huber`, which grows in proportion to large errors."""
 
     name: ClassVar[str] = "regression"

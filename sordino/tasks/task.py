@@ -33,8 +33,15 @@ class Task(ABC):
     """The metrics of which a lower value is the better one."""
     score: ClassVar[str]
     """The metric by which clients are compared; at most 1, higher is better."""
+    judged: ClassVar[bool] = True
+    """Whether predictions are judged on records whose targets a file says."""
     output: ClassVar[str] = "predictions"
     """Name of the output of an exported network."""
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the target of one record: a number, unless records are sequences."""
+        return ()
 
     @property
     @abstractmethod
@@ -158,6 +165,10 @@ class Task(ABC):
     def counts(self, targets: Tensor) -> Tensor:
         """(records, counted): a row for each record, of a norm of at most one, whose mean tells how targets are
         spread."""
+
+    def frequencies_of(self, means: Tensor, records: float) -> Tensor:
+        """Shares of the classes from noisy means of `counts`."""
+        raise UserError(f"class_weight needs classes, but this task ({self.name}) has none: leave it out.")
 
     def curve(self, means: Tensor, records: float) -> dict[str, float]:
         """Figures that noisy means of `counts` tell people, by what they are; none where they tell nothing but how

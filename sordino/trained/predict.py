@@ -62,7 +62,7 @@ class Predictions:
     def judged(self, schema: Schema | None) -> Judgement | None:
         """Judgement on those records whose class the file says; None where it says none."""
         labels = self.records.labels
-        if labels is None:
+        if labels is None or not self.task.judged:
             return None
         known = self.records.usable & (~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0)
         if not known.any():
@@ -150,6 +150,6 @@ def _arrays(file: Path, about: Description) -> NewRecords:
         raise UserError(f"The file {file} has x of shape {x.shape}, but the models take {about.shape}.")
     numbers = [str(number) for number in range(len(x))]
     labels, task = None, about.meaning.task
-    if "y" in arrays and len(arrays["y"].reshape(-1)) == len(x):
+    if "y" in arrays and task.judged and len(arrays["y"].reshape(-1)) == len(x):
         labels = task.parse([str(one) for one in arrays["y"].reshape(-1).tolist()])
     return NewRecords({"record": numbers}, x.reshape(-1, *about.shape), np.ones(len(x), dtype=bool), labels)

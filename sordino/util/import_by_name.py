@@ -25,6 +25,8 @@ def find(name: str) -> Callable[..., Any]:
     where, _, what = name.partition(":") if ":" in name else name.rpartition(".")
     if not what.isidentifier() or not all(part.isidentifier() for part in where.split(".")):
         raise UserError(f"{name!r} is not a dotted name; write it as 'package.module:Class'.")
+    if where.endswith(".py") and ":" in name:
+        raise UserError(f"{name!r} names a file; write the module, '{where.removesuffix('.py')}:{what}'.")
     module = _import(where)
     known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     if not hasattr(module, what):

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import sordino
 from sordino.cli import COMMANDS
-from sordino.cli.runs import _table, describe_run
+from sordino.cli.runs import _table
 from sordino.data import catalogue
 from sordino.experiment.config import Experiment
 from sordino.federation.rounds import RoundReport
@@ -24,6 +24,7 @@ from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.unit import Unit
 from sordino.report.glossary import ALIASES, WORDS
 from sordino.report.logs import log_runs
+from sordino.report.run_list import describe_run
 from sordino.report.terminal.catalogue import hyperparameters
 from sordino.report.terminal.metrics import clients_table
 from sordino.store.store import RunRow

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sordino.data import federate, load
 from sordino.data.draft import draft
-from sordino.data.own import Reading
-from sordino.data.persons import code_of, collect, draw_rows, number_codes
+from sordino.data.own import Reading, read_arrays
+from sordino.data.persons import code_of, collect, draw_rows, names_somebody, number_codes
 from sordino.data.schema import PersonRules, Schema
 from sordino.data.selection import fewer
 from sordino.errors import UserError
@@ -52,23 +52,49 @@ def test_one_code_in_other_words(text: str) -> None:
     assert code_of(text) == "1"
 
 
+NOBODY = ["", " ", "NA", "n/a", "nan", "NaN", "None", "NULL", "<NA>", "NaT", "?", "-", "#N/A", "unknown", "inf"]
+"""Words of files for a value that is missing, whichever program wrote them."""
+
+
+@pytest.mark.parametrize("text", NOBODY)
+def test_words_for_a_missing_code_are_nobodys(text: str, tmp_path: Path) -> None:
+    """All who have none would else be one person: one of them moves its mean by more than is charged."""
+    assert not names_somebody(text)
+    assert read(clinics(tmp_path, north=f"a {text.strip()}:2 b:2")).person.tolist() == [0, 1, 1]
+    x, y = np.ones((4, 2), np.float32), np.array([0, 1, 0, 1])
+    np.savez(tmp_path / "north.npz", x=x, y=y, person=np.array(["a", text, text, "b"]))
+    with pytest.raises(UserError, match="a record without a code"):
+        read_arrays(tmp_path / "north.npz")
+
+
 def test_codes_that_differ_are_of_different_persons() -> None:
     codes = ["7", "007", "1_0", "10", "1E5", "100000", "123456789012345678", "123456789012345679", "a1", "A1", "1.50"]
     assert len({code_of(code) for code in codes}) == len(codes)
+    assert all(names_somebody(code) for code in codes)
 
 
 @given(st.lists(st.integers(0, 5), max_size=40), st.integers(1, 4))
 def test_at_most_so_many_rows_of_each_person_are_drawn(persons: list[int], most: int) -> None:
     person = np.array(persons, dtype=np.int64)
-    drawn = draw_rows(person, most, np.random.default_rng(1))
+    drawn = draw_rows(person, most, [1])
     for one in set(persons):
         assert drawn[person == one].sum() == min(most, persons.count(one))
 
 
 def test_rows_are_drawn_at_random() -> None:
     person = np.zeros(10, dtype=np.int64)
-    chosen = {tuple(draw_rows(person, 2, np.random.default_rng(seed)).nonzero()[0].tolist()) for seed in range(40)}
+    chosen = {tuple(draw_rows(person, 2, [seed]).nonzero()[0].tolist()) for seed in range(40)}
     assert len(chosen) > 10
+
+
+def test_which_rows_are_drawn_of_others_does_not_follow_from_how_many_one_has() -> None:
+    """One person less of whom there are rows, or one with fewer, moves nobody else's."""
+    person = np.repeat(np.arange(10), 4)
+    drawn = draw_rows(person, 2, [0, 2])
+    assert len({tuple(drawn[person == one]) for one in range(10)}) > 1
+    for rows in range(4):
+        fewer_rows = person[4 - rows :]
+        assert (draw_rows(fewer_rows, 2, [0, 2])[rows:] == drawn[4:]).all()
 
 
 def test_places_and_shares_of_a_clients_persons() -> None:

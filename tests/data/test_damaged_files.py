@@ -302,18 +302,18 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch:
     path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
     labels = path.read_bytes()
     path.write_bytes(gzip.compress(bytes(100_000)))
-    monkeypatch.setattr(formats, "LARGEST_BYTES", 50_000)
+    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 50_000)
     refused("mnist", tmp_path, r"train-labels-idx1-ubyte.gz is damaged: it unpacks to more than 50,000 bytes")
     path.write_bytes(labels)
-    monkeypatch.setattr(formats, "LARGEST_BYTES", 4720)  # the larger of the four: a header of 16 and six images
+    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 4720)  # the larger of the four: a header of 16 and six images
     assert len(load("mnist", tmp_path).y) == 8
     pack_cifar(tmp_path / "cifar10", tarfile.REGTYPE)
-    monkeypatch.setattr(formats, "LARGEST_BYTES", 3072)
+    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 3072)
     refused("cifar10", tmp_path, r"cifar-10-binary.tar.gz is damaged: it unpacks to more than 3,072 bytes")
 
 
 def test_a_large_file_that_is_not_compressed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(formats, "MAX_UNPACKED_BYTES", 10)
     assert len(load(written("femnist", tmp_path, most=12), tmp_path).y) == 24
 
 

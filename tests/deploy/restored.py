@@ -158,8 +158,7 @@ class Attack:
             return f"two answers to question {double[0][1:]}"
         rows = [row for found in self.rows.values() for row in found]
         policy = self.made.sites[1].context.policy
-        rules = policy.rules
-        if not SiteSpending.of(rows, policy.view).fits(rules.unit, rules.max_epsilon, rules.max_delta):
+        if not SiteSpending.of(rows, policy.view).fits(policy.rules):
             return "the answers cost more than the budget"
         of_records = [row for row in rows if row_from(row).pool]
         turns = collections.Counter((row.content["ask"][0], row_from(row).release) for row in of_records)

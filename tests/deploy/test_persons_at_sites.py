@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,15 @@ from test_equality import check_equal
 from sordino.deploy.site.data import encode_records, read_records
 from sordino.deploy.site.ledger import Entry
 from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
+from sordino.deploy.site.session import reservation_entry
 from sordino.deploy.site.spending import SiteSpending
+from sordino.deploy.site.status import status
+from sordino.deploy.site.verify import verify_site
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
+from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.unit import Unit
 
 DELTA = 1e-3
@@ -104,7 +110,7 @@ def reserved(run: str, epsilon: float, **more: Any) -> Entry:
 
 
 def test_what_protected_rows_says_nothing_of_persons() -> None:
-    rows, persons = reserved("one", 2.0), reserved("two", 3.0, unit="person")
+    rows, persons = reserved("one", 2.0), reserved("two", 3.0, unit="person", person="patient")
     assert SiteSpending.of([persons], "server").epsilon(Unit.PERSON, DELTA) == 3.0
     assert SiteSpending.of([rows], "server").epsilon(Unit.RECORD, DELTA) == 2.0
     assert SiteSpending.of([rows], "server").epsilon(Unit.PERSON, DELTA) == math.inf
@@ -116,6 +122,24 @@ def test_what_a_whole_site_sent_costs_a_person_at_each_of_its_sites() -> None:
     spending = SiteSpending("server", squares=0.04)
     for unit, sites, times in ((Unit.CLIENT, 1, 1), (Unit.RECORD, 1, 2), (Unit.PERSON, 1, 2), (Unit.PERSON, 3, 6)):
         assert spending.epsilon(unit, DELTA, sites) == pytest.approx(epsilon_of(times * 0.2, DELTA))
+    spending, gap = SiteSpending("server", 0.04, {4: 10**14}), Gap(2 * 10**14, 1, CLIENTS)
+    expected = gap.spent(functools.partial(epsilon_of, 4 * 0.2), DELTA)
+    assert spending.epsilon(Unit.PERSON, DELTA, 2) == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_a_run_reserved_holds_for_the_persons_that_it_was_about() -> None:
+    """By the column that told them apart, and at so many sites at the most: rules may have changed since."""
+    spending = SiteSpending.of([reserved("one", 3.0, unit="person", sites=2, person="patient")], "server")
+    for changes, epsilon in (
+        ({}, 3.0),
+        ({"max_sites_per_person": 2}, 3.0),
+        ({"max_sites_per_person": 3}, math.inf),
+        ({"person": "visit"}, math.inf),
+    ):
+        assert spending.by_rules(policy(**changes).rules) == epsilon
+        assert spending.fits(policy(**changes).rules) == math.isfinite(epsilon)
+    (entry,) = (reservation_entry("run", terms(**keys), 0) for keys in ({"max_sites_per_person": 2},))
+    assert (entry.content["unit"], entry.content["sites"], entry.content["person"]) == ("person", 2, "patient")
 
 
 def table(folder: Path, text: str) -> Any:
@@ -170,3 +194,20 @@ def test_a_site_reserves_what_a_person_of_several_sites_may_pay() -> None:
         assert one.reserved(0)["outsider"] == pytest.approx(4.0, rel=2e-3)
     gaps = [one.calibration.gap_of_sums("outsider").coordinates for one in (alone, twice)]
     assert gaps[1] == 2 * gaps[0] > 0
+
+
+def test_a_ledger_is_verified_for_persons_at_all_of_their_sites(clinics: Path, tmp_path: Path) -> None:
+    """What whole sites sent costs a person at three of them six times their mu, wherever it is told."""
+    keys = {"data": str(clinics), "partition": None, "method": "dp-fedavg", "model": "logistic", "delta": DELTA}
+    with federation(tmp_path, 4, **keys, epsilon=0.5) as made:
+        made.run()
+        for site in made.sites:
+            site.close()
+        path = made.folders[0] / "site.toml"
+        text = re.sub(r"(?m)^(max_epsilon|max_sites_per_person|person|unit) = .*\n", "", path.read_text())
+        rules = 'unit = "person"\nperson = "person"\nmax_sites_per_person = 3\nmax_epsilon = 1.5\n'
+        path.write_text(rules + text)
+        found, told = verify_site(made.folders[0]), status(made.folders[0])
+        assert found.epsilon == told["spent"]
+        assert found.epsilon["outsider"] == pytest.approx(epsilon_of(6 * mu_of(0.5, DELTA), DELTA), rel=1e-2)
+        assert any("but max_epsilon is 1.5" in one for one in found.disagreements)

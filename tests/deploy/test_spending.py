@@ -38,6 +38,12 @@ def reserve(run: str, epsilon: float, delta: float) -> Entry:
     return Entry("reserve", {"run": run, "epsilon": epsilon, "delta": delta})
 
 
+def rules(unit: str, epsilon: float, delta: float = DELTA) -> Rules:
+    """Rules with a budget."""
+    limits = {"unit": unit, "max_epsilon": epsilon, "max_delta": delta, "min_cohort": 3, "methods": ("m",)}
+    return Rules(name="s", data=Path("r.csv"), **limits)
+
+
 def test_releases_of_all_runs_add_up() -> None:
     rows = [release(number, 2.0) for number in range(5)]
     assert SiteSpending.of(rows, "outsider").epsilon(Unit.CLIENT, DELTA) == pytest.approx(
@@ -77,13 +83,13 @@ def test_a_budget_is_kept_to_the_last_release() -> None:
     limit = epsilon_of(math.sqrt(4) / 2, DELTA)
     for many, fits in ((4, True), (5, False)):
         rows = [release(number, 2.0) for number in range(many)]
-        assert SiteSpending.of(rows, "outsider").fits(Unit.CLIENT, limit, DELTA) == fits
+        assert SiteSpending.of(rows, "outsider").fits(rules("client", limit)) == fits
 
 
 def test_nothing_is_left_of_a_ledger_of_which_there_may_be_two() -> None:
     spending = SiteSpending.of([Entry("spoiled", {"why": "it was restored"})], "outsider")
     assert spending.epsilon(Unit.CLIENT, DELTA) == math.inf
-    assert not spending.fits(Unit.CLIENT, math.inf, DELTA)
+    assert not spending.fits(rules("client", math.inf))
 
 
 def test_what_no_noise_covers_fits_only_where_anything_does() -> None:
@@ -91,8 +97,8 @@ def test_what_no_noise_covers_fits_only_where_anything_does() -> None:
         QuestionId("run", 0, 0, 0), Unit.CLIENT, Row.of((0, 0, "s", "u"), [0], Charge.infinite("seed"))
     )
     spending = SiteSpending.of([bare], "outsider")
-    assert not spending.fits(Unit.CLIENT, 1e6, DELTA)
-    assert spending.fits(Unit.CLIENT, math.inf, DELTA)
+    assert not spending.fits(rules("client", 1e6))
+    assert spending.fits(rules("client", math.inf))
 
 
 def test_whole_numbers_of_all_releases_add_up() -> None:
@@ -108,12 +114,7 @@ def of_records(run: str) -> Entry:
 
 def test_every_run_reserves_what_it_may_cost_records() -> None:
     """The first question of each run sets its whole budget aside, and later ones nothing more."""
-    policy = SitePolicy(
-        Rules(
-            name="s", data=Path("r.csv"), unit="record", max_epsilon=8.0, max_delta=1e-4, min_cohort=3, methods=("m",)
-        ),
-        None,
-    )
+    policy = SitePolicy(rules("record", 8.0, 1e-4), None)
 
     def session(run: str) -> Any:
         return SimpleNamespace(run=run, reservation=lambda: reserve(run, 3.0, DELTA), turns_left=lambda row, paid: 1)
@@ -145,8 +146,7 @@ def test_an_accepted_ledger_has_nothing_to_spend_until_it_is_confirmed() -> None
     rows = [reserve("run", 2.0, DELTA), Entry("accepted", {"why": ""})]
     for confirmed in ([], [Entry("confirmed", {"run": "other", "by": {}})]):
         found = SiteSpending.of([*rows, *confirmed], "server")
-        assert found.fits(Unit.RECORD, math.inf, DELTA) == found.fits(Unit.RECORD, 2.0, DELTA) == bool(confirmed)
+        for limit in (math.inf, 2.0):
+            assert found.fits(rules("record", limit)) == bool(confirmed)
         assert found.epsilon(Unit.RECORD, DELTA) == (2.0 if confirmed else math.inf)
-    assert not SiteSpending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits(
-        Unit.RECORD, 9.0, DELTA
-    )
+    assert not SiteSpending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits(rules("record", 9.0))

@@ -42,6 +42,7 @@ SCHEMA = {
         "ill": {"kind": "label", "values": ["no", "yes"]},
     }
 }
+OF_PERSONS = {"person": "patient", "columns": {**SCHEMA["columns"], "patient": {"kind": "id"}}}
 BY_SCHEMA = {k: v for k, v in DECLARED.items() if k not in ("columns", "shape", "labels")} | {"table": SCHEMA}
 
 
@@ -65,6 +66,7 @@ def numbers(number: int, header: list[str]) -> list[str]:
     drawn = np.random.default_rng(number)
     cells = [
         {"age": drawn.integers(20, 90), "dose": drawn.random(), "sex": "fm"[k % 2], "ill": ["no", "yes"][k % 2]}
+        | {"patient": f"p{k % 10}"}  # four rows each, with one outcome
         for k in range(40)
     ]
     return [",".join(str(one[name]) for name in header) for one in cells]
@@ -83,8 +85,13 @@ def numbers(number: int, header: list[str]) -> list[str]:
             BY_SCHEMA,
             ["dose | number | 0 to 10", "sex | category | f, m", "ill | label | no, yes"],
         ),
+        (
+            ["dose,sex,ill,patient"] * 3,
+            BY_SCHEMA | {"table": OF_PERSONS},
+            ["dose | number | 0 to 10", "ill | label | no, yes"],
+        ),
     ],
-    ids=["columns", "schema"],
+    ids=["columns", "schema", "persons"],
 )
 def test_tables_are_read_as_they_are_declared(
     headers: list[str], declared: dict[str, Any], expected: list[str], tmp_path: Path
@@ -100,6 +107,7 @@ def test_tables_are_read_as_they_are_declared(
         for site in ("s0", "s1", "s2"):  # judged on the records that the run set aside, read anew
             judged, stored = judge_site(tmp_path / site), status(tmp_path / site)["runs"][0]["metrics"]
             assert judged.own.records == 8
+            assert "patient" not in headers[0] or all(count % 4 == 0 for count in judged.own.classes.values())
             assert np.trace(judged.own.confusion) / 8 == pytest.approx(stored["accuracy"])
             assert judged.own.figures["auc"] is None
             assert "too few to judge a model by" in judged.own.notes[0]

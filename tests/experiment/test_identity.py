@@ -90,7 +90,9 @@ def test_what_decides_the_results_and_what_does_not() -> None:
     def of(*changes: dict[str, Any]) -> str:
         return identity_of(Experiment.make({"rounds": 3, "method": "feddpa"}, *changes).decisive(), "data")
 
-    for harmless in ({"store": "x"}, {"workers": 2}, {"data_dir": "x"}, {"data": "moved"}, {"budget_over_runs": 9}):
+    for harmless in ({"store": "x"}, {"workers": 2}, {"data_dir": "x"}, {"data": "moved"}, {"device": "cuda:1"}):
+        assert of(harmless) == of()
+    for harmless in ({"budget_over_runs": 9}, {"device": "cuda"}):
         assert of(harmless) == of()
     telling = [{"rounds": 4}, {"seed": 1}, {"epsilon": 1}, {"set": {"tau": 0.1}}, {"engine": "stacked"}]
     telling += [{"set": {"clipping": "quantile"}}, {"set": {"clipping": "quantile", "clipping.rate": 0.3}}]

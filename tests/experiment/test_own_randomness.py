@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import math
+import os
 import sys
 import types
 from collections.abc import Iterable
@@ -202,6 +203,26 @@ def test_code_that_repeats_itself_gives_the_same_bits_however_many_processes_the
     first = published(tmp_path, keys)
     assert torch.equal(first, published(tmp_path, keys))
     assert torch.equal(first, published(tmp_path, keys | {"workers": 2}))
+
+
+@pytest.mark.parametrize(("keys", "flushes"), [(of("Steady"), True), (of("Steady") | {"method": "dp-fedavg"}, False)])
+def test_what_own_code_is_charged_is_on_the_disk_before_anybody_is_asked(
+    keys: dict[str, Any], flushes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Own code may answer otherwise after a crash of the machine; built-in code repeats itself, and need not wait."""
+    flushed: list[bool] = []
+    write = journal.Journal.write
+
+    def watched(self: journal.Journal, *charged: Any) -> None:
+        before = len(calls)
+        write(self, *charged)
+        flushed.append(len(calls) > before)
+
+    calls: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file, original=os.fsync: (calls.append(file), original(file)))
+    monkeypatch.setattr(journal.Journal, "write", watched)
+    run(store=tmp_path, **keys)
+    assert flushed == [flushes]
 
 
 # ---- records

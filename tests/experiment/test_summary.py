@@ -23,7 +23,7 @@ ALWAYS = [
     *("upload_bytes", "clients", "parameters", "seed", "notes", "seconds"),
 ]
 """Keys of every run, in their order."""
-SIMULATED = ["records", "metrics", "positive"]
+SIMULATED = ["records", "download_bytes", "fairness", "metrics", "positive"]
 """Keys that a simulation has besides."""
 OF_RECORDS = ["epsilon_clients", "epsilon_replace_one", "delta_replace_one", "epsilon_rows", "stopped_clients"]
 """Keys of a run that protects records."""
@@ -96,10 +96,12 @@ def test_a_row_as_a_document() -> None:
     document = row.to_dict()
     assert list(document) == [
         *("method", "at", "variant", "unit", "seeds", "accuracy", "against_local", "epsilon", "delta", "not_covered"),
-        *("notes", "seconds", "runs", "by_seed", "curves", "auc"),
+        *("notes", "seconds", "runs", "by_seed", "curves", "auc", "fairness", "upload_bytes", "download_bytes"),
     ]
     assert document["accuracy"]["personal"] == {"mean": 0.75, "spread": 0.02}
-    assert document["by_seed"][0] == {"seed": 0, "run": "x-1", **by_seed[0].accuracy}
+    unknown = dict.fromkeys(("auc", "worst_tenth", "gini", "variance", "download_bytes"))
+    cost = {"upload_bytes": 0, "seconds": 0.0}
+    assert document["by_seed"][0] == {"seed": 0, "run": "x-1", **by_seed[0].accuracy, **unknown, **cost}
     assert json.loads(json.dumps(document)) == document
 
 

@@ -29,6 +29,8 @@ def test_an_answer_rests_on_the_intervals_that_are_told():
     assert crowd.nearest().verdict == "no difference shown"
     assert crowd.nearest().against == "above"
     assert crowd.nearest().high == pytest.approx(-0.05 + 0.01 * 12.59 / 3**0.5, abs=1e-3)
+    # Half of that interval: a smaller difference could not have shown, a larger one would have.
+    assert in_words(crowd.nearest(), "personal").endswith("; 7.3 or more would have shown")
 
 
 def test_where_a_claim_holds_single_intervals_decide():

@@ -13,9 +13,10 @@ from sordino.papers.table_runs import CellOutcome, Options, ReproducedTable
 from sordino.study.verdict import Difference
 
 
-def outcome(values, epsilon=4.0, unit="client", method="feddpa"):
+def outcome(values, epsilon=4.0, unit="client", method="feddpa", passes=4, planned_away=()):
     curve = [{"round": 0, "personal": 0.5, "global": 0.4, "start": 0.3, "seconds": 1.0}]
-    return CellOutcome(list(values), epsilon, 1e-5, unit, ["run-1"], method, [], [curve] * len(values))
+    curves = [curve] * len(values)
+    return CellOutcome(list(values), epsilon, 1e-5, unit, ["run-1"], method, [], passes, planned_away, curves)
 
 
 def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilon 8"), **more):
@@ -71,6 +72,44 @@ def test_rivals_that_protect_something_else_are_not_compared():
     assert found.answer == "holds"
 
 
+def test_what_the_plan_switched_off_is_not_tested():
+    agent = {(OURS, "FEMNIST, epsilon 8", "sound"): outcome(CLEAR[OURS][1], planned_away=("the agent",))}
+    judgement = Judgement(done(CLEAR, **{}))
+    assert [one.answer for one in judgement.by_column] == ["holds", "refuted"]
+    mixed = done(CLEAR)
+    mixed.outcomes.update(agent)
+    judgement = Judgement(mixed)
+    assert [one.answer for one in judgement.by_column] == ["holds", "not tested"]
+    assert "FEMNIST, epsilon 8 is not tested: the budget cannot pay for the agent" in judgement.verdict()
+    assert "above every rival in 1 of 1 column" in judgement.verdict()
+
+
+def test_rivals_that_pass_over_the_records_less_often_are_not_compared():
+    mixed = done(CLEAR)
+    for row in (BASE, PART):
+        mixed.outcomes[row, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[row][1], passes=2)
+    assert [one.answer for one in Judgement(mixed).by_column] == ["holds", "not tested"]
+    mixed.outcomes[PART, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[PART][1], passes=4)
+    second = Judgement(mixed).by_column[1]
+    assert [one.against for one in second.differences] == [PART]
+
+
+def test_where_training_alone_is_as_good_as_every_row_nothing_is_tested():
+    # The intervals of all rows reach 2.5 points to each side of their means.
+    level = {OURS: [70.0, 71.0, 72.0], BASE: [69.0, 70.0, 71.0], PART: [68.5, 69.5, 70.6], ALONE: [70.0, 70.1, 70.0]}
+    found = Judgement(done({row: (values, values) for row, values in level.items()})).by_column[0]
+    assert found.answer == "not tested"
+    assert "training alone lies within the interval of every row" in found.why
+    apart = level | {PART: [50.0, 51.0, 52.0]}
+    assert Judgement(done({row: (values, values) for row, values in apart.items()})).by_column[0].answer != "not tested"
+
+
+def test_documents_name_the_code_that_they_were_measured_with():
+    document = Judgement(done(CLEAR)).document()
+    assert set(document["sources"]) == {"feddpa", "local"}
+    assert document["tuning_seeds"] == 0
+
+
 def test_document_has_what_scripts_rely_on():
     document = Judgement(done(CLEAR)).document()
     assert (document["paper"], document["table"]) == ("feddpa", "table-3")
@@ -90,7 +129,7 @@ def test_rows_and_tests_of_a_document_keep_their_keys():
     assert list(document["rows"][0]) == [
         *("row", "column", "method", "ours", "added", "measure", "published", "nominal", "sound", "sound_by_seed"),
         *("sound_interval", "paper", "paper_by_seed", "paper_interval", "epsilon", "delta", "unit", "paper_epsilon"),
-        *("not_as_published", "runs"),
+        *("not_as_published", "passes", "planned_away", "runs"),
     ]
     assert [row.to_dict() for row in rows_of(document)] == document["rows"]
     (first, *_) = document["differences"]
@@ -112,11 +151,11 @@ def test_pages_show_the_same_figures(tmp_path):
     assert "Claim at equal true epsilon: holds." in text
     with page.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 10
+    assert len(rows) == 8
     assert {row["row"]: row["sound"] for row in rows if row["column"].endswith("4")}[OURS] == "71.0"
     tex = page.with_suffix(".tex").read_text()
     assert r"77.27 / 70.0 (34.82) / 71.0 $\pm$ 2.5" in tex
-    assert tex.count(r"\\") == 6
+    assert tex.count(r"\\") == 5
 
 
 def test_infinite_epsilons_are_told(tmp_path):

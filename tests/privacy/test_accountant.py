@@ -93,4 +93,5 @@ def test_more_is_never_more_private(mu: float, more: float, delta: float) -> Non
 def test_the_ends() -> None:
     assert epsilon_of(0.0, 1e-5) == 0.0
     assert epsilon_of(math.inf, 1e-5) == math.inf
+    assert epsilon_of(1.0, 0.0) == math.inf
     assert delta_of(math.inf, 5.0) == 1.0

@@ -23,11 +23,13 @@ from sordino.privacy.release import (
     Number,
     Public,
     Release,
+    ReleaseError,
     Unprotected,
     Update,
     of_clients,
     of_records,
     record_needs,
+    sends,
     takes_gradients_alone,
     without_privacy,
 )
@@ -144,3 +146,13 @@ def test_needs_of_records_add_up_over_the_releases_of_all_steps() -> None:
 def test_steps_that_see_noisy_gradients_alone(releases: dict[str, Release], alone: bool) -> None:
     assert takes_gradients_alone(releases) is alone
     assert takes_gradients_alone(without_privacy(releases)) is alone
+
+
+def step(self: Any, message: Any, me: Any, data: Any) -> None:
+    """A step whose `@sends` was written without a declaration."""
+
+
+@pytest.mark.parametrize("declare", [{"update": Update(clip=1.0)}, step, None])
+def test_a_declaration_is_a_function_of_the_method(declare: Any) -> None:
+    with pytest.raises(ReleaseError, match="@sends takes a function from the method to its releases, not "):
+        sends(declare)

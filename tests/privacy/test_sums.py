@@ -646,6 +646,8 @@ def test_declarations_of_several_steps_are_held_against_each_other() -> None:
 def test_thresholds_are_one_number_for_all() -> None:
     release = GradientSum("clip")
     assert release.thresholds(public_of(clip=0.5)).rows.tolist() == [[0.5]]
+    scaled = GradientSum("clip", normalised=True)
+    assert [one.thresholds(public_of(clip=0.5)).normalised for one in (release, scaled)] == [False, True]
     assert release.bounded_by() == ("clip",)
     for clip in (Each(torch.ones(4)), torch.ones(2)):
         with pytest.raises(ReleaseError, match="one threshold, the same for all clients"):

@@ -318,7 +318,7 @@ def test_an_audit_has_a_page(store: Path) -> None:
     for part in (
         "Audit of dp-fedavg",
         "1.87",
-        "A claim is refuted. Protecting one client",
+        "A claim is refuted: for the server epsilon is at least 9.10, and not at most 2.00 as claimed. ",
         "REFUTED",
         "consistent at 99.9%, where it is at least 1.95",
         "Tier 3, length: a leak",

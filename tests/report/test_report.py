@@ -19,6 +19,7 @@ from sordino.report.figures import curves
 from sordino.report.terminal.progress import Bars, Known, ProgressLine, fitting, line, watching
 from sordino.report.terminal.results import comparison_table, epsilon_text, run_report
 from sordino.report.wording import attack_words, percent, sentences_of
+from sordino.study.compare import OverSeeds
 from sordino.util.formatting import delta_text
 
 
@@ -82,15 +83,21 @@ def test_accuracies() -> None:
     assert [percent(value) for value in (0.1234, 1.0, None)] == ["12.3%", "100.0%", "–"]
 
 
-def shown(what: Any) -> str:
-    console = Console(width=200)
+def shown(what: Any, width: int = 200) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(what)
     return capture.get()
 
 
-def test_comparison_table_shows_every_figure_in_eighty_columns() -> None:
-    text = shown(comparison_table([row_of("local"), row_of("feddpa", variant="paper")]))
+def test_comparison_table_shows_accuracies_and_epsilons_in_eighty_columns() -> None:
+    """Fairness and cost need a wider terminal, and a sentence says so."""
+    more = {"fairness": {"worst_tenth": OverSeeds(0.5, 0.01), "gini": OverSeeds(0.1, 0.0), "variance": None}}
+    rows = [row_of("local"), row_of("feddpa", variant="paper", upload_bytes=2.5e6, **more)]
+    wide = next(line for line in shown(comparison_table(rows)).splitlines() if "feddpa (paper)" in line)
+    assert wide.split()[9:] == ["50.0±1.0", "0.100", "–", "2.5", "–", "1.3"]
+    text = shown(comparison_table(rows), 80)
+    assert "worst tenth, Gini, variance, MB up, MB down, seconds" in " ".join(text.split())
     assert "over 2 seeds" in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     line = next(line for line in text.splitlines() if "feddpa (paper)" in line)

@@ -13,6 +13,7 @@ import pytest
 from helpers import command
 from torch import nn
 
+from sordino import models
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
@@ -59,6 +60,24 @@ def test_the_choice_does_not_depend_on_the_clock(
         chosen.append((found.choice, found.identity))
     assert chosen[0][0].engine == engine
     assert chosen[0] == chosen[1] == chosen[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "here", "there"),
+    [("lenet", "one-by-one", "stacked"), ("resnet9", "one-by-one", "stacked"), ("cnn", "one-by-one", "one-by-one")],
+)
+def test_convolutions_are_stacked_where_there_is_a_card(model: str, here: str, there: str) -> None:
+    """Those of `cnn` have dropout between them, which draws from a stream that a stack would share."""
+    found = prepared(model="mlp")
+    learner = Learner(models.build(model, (1, 28, 28), 10), Classification.numbered(10))
+    for device, engine in (("cpu", here), ("cuda", there)):
+        wishes = found.experiment.model_copy(update={"engine": "auto", "device": device})
+        chosen = choice.choose(wishes, found.method, learner, found.data, 4)
+        assert chosen.engine == engine
+    record_level = found.experiment.model_copy(
+        update={"method": "dp-fedavg-record", "engine": "auto", "device": "cuda"}
+    )
+    assert choice.choose(record_level, record_level.build_method(), learner, found.data, 4).engine == "one-by-one"
 
 
 def test_the_costs_of_a_step_by_hand() -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from helpers import QUICK, QUICK_KEYS, command
+from helpers import QUICK, QUICK_KEYS, command, refused
 
 from sordino.errors import UserError, WorkerError
 from sordino.experiment.config import Experiment
@@ -20,7 +20,7 @@ from sordino.experiment.prepare import prepare
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.compare import compare, side_by_side
-from sordino.study.run_cells import _hear
+from sordino.study.run_cells import _hear, results_of
 from sordino.util.display import Silent
 
 
@@ -281,6 +281,31 @@ def test_a_process_that_ends_within_a_line_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_runs_are_dealt_to_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices are made up; each run says where it would have been made, and the store knows it as the same."""
+    dealt: list[tuple[str, int | None]] = []
+
+    def noted(cells: Any, display: Any, jobs: int | None, experiment: Any) -> list[Summary]:
+        dealt.extend((cell.experiment.device, jobs) for cell in cells)
+        here = [replace(cell, experiment=cell.experiment.model_copy(update={"device": "cpu"})) for cell in cells]
+        return results_of(here, display, 1, experiment)
+
+    monkeypatch.setattr("sordino.study.compare.results_of", noted)
+    monkeypatch.setattr("sordino.study.compare.check_device", lambda device: None)
+    keys: dict[str, Any] = {"seeds": 2, "devices": ["cuda:0", "cuda:1"], "jobs": None}
+    there = compare(experiment(tmp_path), ["local", "dp-fedavg"], **keys)
+    assert dealt == [("cuda:0", 2), ("cuda:1", 2)] * 2
+    monkeypatch.undo()
+    here = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=2)
+    assert [row.runs for row in here.rows] == [row.runs for row in there.rows]
+
+
+def test_a_device_that_is_not_here_is_refused(tmp_path: Path) -> None:
+    given = ("compare", "--methods=local", *QUICK, "--store", tmp_path / "store")
+    assert "'cuda:7' cannot be used here" in refused(*given, "--devices=cpu,cuda:7")
+    assert not list((tmp_path / "store").glob("runs/*"))
+
+
 def test_a_mistake_in_a_run_side_by_side_is_a_sentence(tmp_path: Path) -> None:
     chosen = experiment(tmp_path, model="lenet")
     with pytest.raises(UserError, match="'lenet' needs images"):

@@ -1,5 +1,6 @@
 """Choosing among contenders: which runs are made, what decides, and what all of it would have cost."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ from helpers import summary_of
 
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.store.run_summary import Summary
+from sordino.study.sweep import contender
 from sordino.study.tuning import TuningRuns, tune
 
 ACCURACIES = {
@@ -55,3 +57,37 @@ def test_a_second_go_is_paid_for_besides_the_first() -> None:
     assert found.chosen == "dp-fedavg[rate=0.1]"
     assert (found.tries, found.runs) == (4, 4)
     assert found.epsilon["outsider"] == pytest.approx(epsilon_of(1.0, 1e-5))
+
+
+def bell(text: str) -> Summary:
+    """Best at a rate of 2 for dp-fedavg, of 0.15 for local; further off is worse."""
+    name, settings = contender(text)
+    distance = abs(math.log(float(settings["rate"]) / {"dp-fedavg": 2.0, "local": 0.15}[name]))
+    figure = 1 / (1 + distance)
+    mu = 0.0 if name == "local" else 0.5
+    spent = {"unit": "client", "mu": [mu, mu, mu], "recipes": [], "deal": "the same for all"}
+    return summary_of(run=text, accuracy={"personal": figure, "global": figure}, spent=spent)
+
+
+def bells() -> TuningRuns:
+    return TuningRuns(
+        cells=lambda texts: [SimpleNamespace(method=text, key=text) for text in texts],  # type: ignore[misc]
+        run=lambda wanted: {cell.key: bell(cell.key) for cell in wanted},
+    )
+
+
+def test_a_grid_grows_while_the_best_lies_on_its_edge_and_everybody_gets_as_many_tries() -> None:
+    private, alone = tune(bells(), ["dp-fedavg", "local"], {"rate": [0.1, 0.2]}, extensions=9)
+    # 0.1 and 0.2, then 0.4, 0.8, 1.6 and 3.2, which is worse: 1.6 lies inside.
+    assert private.chosen == "dp-fedavg[rate=1.6]"
+    assert (private.tries, private.on_edge) == (6, ())
+    assert alone.tries == 6
+    assert alone.on_edge == ()
+    assert 0.13 < float(contender(alone.chosen)[1]["rate"]) < 0.17
+
+
+def test_a_best_value_that_stays_on_the_edge_is_told() -> None:
+    (private,) = tune(bells(), ["dp-fedavg"], {"rate": [0.1, 0.2]}, extensions=2)
+    assert (private.chosen, private.on_edge) == ("dp-fedavg[rate=0.8]", ("rate",))
+    (private,) = tune(bells(), ["dp-fedavg"], {"rate": [0.1, 0.2]})
+    assert (private.tries, private.on_edge) == (2, ())

@@ -127,7 +127,7 @@ def test_a_file_that_hides_its_length_is_read_up_to_the_limit() -> None:
 def test_arrays_that_unpack_to_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own").mkdir()
     np.savez_compressed(tmp_path / "own" / "a.npz", x=np.zeros((100, 100), np.float32), y=np.arange(100) % 2)
-    monkeypatch.setattr(formats, "LARGEST_FILE", 10_000)
+    monkeypatch.setattr(formats, "MAX_FILE_BYTES", 10_000)
     with pytest.raises(UserError, match="unpacks to more than 10,000 bytes"):
         formats.read_npz(tmp_path / "own" / "a.npz")
 

@@ -11,6 +11,7 @@ from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Carrier, Failure, Waiting
 from sordino.deploy.protocol.roster import Member
 from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
+from sordino.deploy.server.status import ServerStatus
 from sordino.deploy.site.ledger import Head
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
@@ -58,6 +59,8 @@ class Presence:
         self._greeted: set[int] = set()
         self._refusals: dict[bytes, str] = {}
         """Sentences with which sites refused to take part, by site."""
+        self.status = ServerStatus(journal.path.parent, roster, terms.minimum)
+        """How the sites stand, for whoever watches."""
 
     def name(self, identity: bytes) -> str:
         """Name of a site."""
@@ -138,6 +141,7 @@ class Presence:
         self.reached |= found
         if enrol:
             self._enrol(found)
+        self.status.present(self.reached, self.nodes, self._refusals)
 
     def _enrol(self, found: Mapping[bytes, int]) -> None:
         """Enrol the sites `found`, given as identities with their nodes."""

@@ -28,6 +28,7 @@ class _Files:
     ledger: Ledger
     seconds: float
     uploaded: int
+    received: int | None
     deal: str | None
     start: float = math.nan
 
@@ -49,7 +50,7 @@ def summarize_stopped(run: str, store: Store, ledger: Ledger) -> tuple[Summary, 
         disclosed = journal.fact("disclosed")
     paid = terms.ledger(ledger.rows)
     uploaded = sum(one["bytes"] for one in store.curve(run))
-    files = _Files(paid, row.seconds, uploaded, (row.planned or {}).get("deal"))
+    files = _Files(paid, row.seconds, uploaded, None, (row.planned or {}).get("deal"))
     ending = Ending(Restored({}, row.rounds_done, 0), None, None, {}, [], as_scheduled=False)
     summary = summarize(run, terms, ending, cast(RunFiles, files), names, np.full(len(names), np.nan))
     summary = replace(summary, deployed=True, trial_of=trial_of, notes=[*notes, *summary.notes])

@@ -243,6 +243,7 @@ class Trips:
         def answered(one: bytes, reply: Mapping[str, Any]) -> WorkReply:
             return WorkReply.read(reply, read(one, reply))
 
+        self.presence.status.asking(question.id.round, question.question.step, question.id.attempt, asked)
         got: dict[bytes, WorkReply] = self.collect(asked, request, answered, self.deadlines.work, len(asked), enough)
         self.presence.record_heads({one: found.head for one, found in got.items()})
         if self._exhausted and len(self.presence.roster) - len(self._exhausted) < self._least:
@@ -296,15 +297,18 @@ class Trips:
                     continue
                 if isinstance(reply, Waiting):
                     self._tell_once(f"Waiting for {self.presence.name(back[node])}: {reply.why}.")
+                    self.presence.status.heard(back[node], "waits", reply.why)
                     continue
                 if reply.get("code") == UNCONFIRMED:
                     unconfirmed[back[node]] = reply.get("statement")
+                    self.presence.status.heard(back[node], "waits", "until other sites confirm its ledger")
                     continue
                 answer = self._read(back[node], reply, read)
                 if answer is None:
                     refused.add(back[node])
                 else:
                     got[back[node]] = answer
+                    self.presence.status.heard(back[node], "answered")
                 if len(got) >= needed:
                     break
             self._collect_notes(unconfirmed, min(until - time.monotonic(), self.deadlines.open))
@@ -348,11 +352,13 @@ class Trips:
             if reply.get("code") == "budget":
                 self._exhausted.add(one)
             self.tell(f"{name}: {refusal_text(reply)}")
+            self.presence.status.heard(one, "refuses", refusal_text(reply))
             return None
         try:
             return read(one, reply)
         except (ValueError, KeyError, TypeError, MaskingError):
             self.tell(f"{name} sent a reply that is no valid answer: it is left out.")
+            self.presence.status.heard(one, "refuses", "its reply is no valid answer")
             return None
 
 

@@ -133,7 +133,7 @@ def encode_records(
     many = terms.schedule.clients
     places = np.flatnonzero(~test)
     if person is not None and of_whom is not None:
-        places = places[draw_rows(person[places], of_whom.max_rows, _stream(secret, b"rows of persons"))]
+        places = places[draw_rows(person[places], of_whom.max_rows, [_key(secret, b"rows of persons")])]
     train = _split_of(x, y, places, many, person, of_whom)
     held = _split_of(x, y, np.flatnonzero(test), many, person, of_whom)
     name = file.path.stem
@@ -194,7 +194,12 @@ def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.nda
 
 def _stream(secret: bytes, purpose: bytes) -> np.random.Generator:
     """Generator for a choice that follows from the site's secret alone."""
-    return np.random.default_rng(int.from_bytes(hashlib.sha256(secret + purpose).digest(), "big"))
+    return np.random.default_rng(_key(secret, purpose))
+
+
+def _key(secret: bytes, purpose: bytes) -> int:
+    """Key of a choice that follows from the site's secret alone."""
+    return int.from_bytes(hashlib.sha256(secret + purpose).digest(), "big")
 
 
 def _split_of(

@@ -22,7 +22,7 @@ from sordino.deploy.site.spending import check_reservation
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.features.extractor import LARGEST_FILE
+from sordino.features.extractor import MAX_EXTRACTOR_BYTES
 from sordino.federation.server import Ground
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import MECHANISMS
@@ -126,7 +126,7 @@ def _read_weights(context: SiteContext, digest: str) -> bytes | None:
     """Content of that of the site's `feature_files` which has a digest; None where there is none."""
     for path in context.policy.rules.feature_files or ():
         with contextlib.suppress(OSError):
-            content = read_file(context.folder / path, LARGEST_FILE)
+            content = read_file(context.folder / path, MAX_EXTRACTOR_BYTES)
             if hashlib.sha256(content).hexdigest() == digest:
                 return content
     return None

@@ -99,6 +99,8 @@ def judge_site(folder: Path, wish: str | None = None) -> SiteJudgement:
     """
     rules, stored = read_rules(folder).rules, stored_models(folder)
     about, task = stored.models.about, stored.models.about.meaning.task
+    if not task.judged:
+        raise UserError(f"Models that predict {task} are not judged here.")
     with SiteLedger(folder) as ledger, ledger.snapshot():
         secret, noted = ledger.fact("secret"), last_noted(ledger.entries(), "data")
     file = read_records(folder, rules)
@@ -167,7 +169,7 @@ def _test_records(folder: Path, rules: Rules, secret: bytes, about: Description)
         table = read_table(content.path, schema.format_of(content.path.stem))
         made = Encoding(table, schema, schema.format_of(content.path.stem), "schema").result()
         refuse(str(content.path), made.problems)
-        found = ClientFile(table.path, made.x[made.kept], made.kept_labels, None)
+        found = ClientFile(table.path, made.x[made.kept], made.kept_labels, None, persons=made.kept_persons)
         columns = group_columns({name: list(table.texts(name)) for name in table.columns}, schema, made.kept)
     mask = tested(found, rules, secret)
     columns = {

@@ -322,11 +322,14 @@ def reservation_entry(run: str, terms: DeployedTerms, number: int) -> Entry:
     """Ledger row that reserves the most that a run may cost the records of client `number`.
 
     Where observers meet different noise, `views` has what each of them may learn, and `epsilon` is the largest of it.
-    `unit` is there where persons are protected, and not records; `sites` where several sites may know one.
+    Where persons are protected, and not records, `unit` says so and `person` is the column that tells them apart;
+    `sites` is there where several sites may know one.
     """
     found = terms.reserved(number)
     differ = {"views": found} if len(set(found.values())) > 1 else {}
-    whom: dict[str, object] = {"unit": str(Unit.PERSON)} if terms.unit is Unit.PERSON else {}
+    whom: dict[str, object] = {}
+    if terms.unit is Unit.PERSON and terms.persons is not None:
+        whom = {"unit": str(Unit.PERSON), "person": terms.persons.column}
     whom |= {"sites": terms.sites} if terms.sites > 1 else {}
     content = {"run": run, "epsilon": max(found.values()), "delta": terms.budget.delta}
     return Entry("reserve", {**content, **differ, **whom})

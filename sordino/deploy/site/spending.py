@@ -28,6 +28,25 @@ ROUNDING = 1 + 1e-9
 """Tolerance of the numerical search for an epsilon."""
 
 
+@dataclass(frozen=True)
+class Protected:
+    """Units that a run has reserved a cost for."""
+
+    unit: Unit
+    """Records, or persons."""
+    sites: int = 1
+    """Largest number of sites that the run presumed to know one person."""
+    person: str | None = None
+    """Column by which the run told persons apart."""
+
+    def includes(self, unit: Unit, sites: int, person: str | None) -> bool:
+        """Whether what the run reserved holds for a unit: of persons, for those of a column, None for any, who are
+        known to so many sites."""
+        if unit is not self.unit:
+            return False
+        return unit is not Unit.PERSON or (sites <= self.sites and person in (None, self.person))
+
+
 @dataclass
 class SiteSpending:
     """Total cost of the rows of a site's ledger, for one view."""
@@ -39,8 +58,8 @@ class SiteSpending:
     """Number of noisy whole numbers that left, by the guaranteed shares of noise in what an outsider sees of them."""
     reserved: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Epsilon and delta reserved for each run that protects records."""
-    protected: set[Unit] = field(default_factory=set)
-    """Units that these runs protect: records, or persons."""
+    protected: set[Protected] = field(default_factory=set)
+    """Units that these runs protect."""
     spoiled: bool = False
     """Whether another ledger of these data may exist; nothing is left to spend then."""
     doubtful: bool = False
@@ -56,7 +75,8 @@ class SiteSpending:
             elif entry.kind == "reserve":
                 seen = entry.content.get("views", {}).get(view, entry.content["epsilon"])
                 unit = Unit(entry.content.get("unit", Unit.RECORD))
-                found.reserve(entry.content["run"], seen, entry.content["delta"], unit)
+                whom = Protected(unit, entry.content.get("sites", 1), entry.content.get("person"))
+                found.reserve(entry.content["run"], seen, entry.content["delta"], whom)
             elif entry.kind == "spoiled":
                 found.spoiled = True
             elif entry.kind in ("accepted", "confirmed"):
@@ -71,40 +91,50 @@ class SiteSpending:
         if row.entries:
             self.entries[row.shares] = self.entries.get(row.shares, 0) + row.entries
 
-    def reserve(self, run: str, epsilon: float, delta: float, unit: Unit = Unit.RECORD) -> None:
+    def reserve(self, run: str, epsilon: float, delta: float, whom: Protected) -> None:
         """Reserve the most that a run may cost records, or persons."""
         self.reserved[run] = (epsilon, delta)
-        self.protected.add(unit)
+        self.protected.add(whom)
 
-    def epsilon(self, unit: Unit, delta: float, sites: int = 1) -> float:
+    def epsilon(self, unit: Unit, delta: float, sites: int = 1, person: str | None = None) -> float:
         """Epsilon spent for a unit at `delta`; infinity where no epsilon holds, as of persons in runs that protect rows
-        alone. Of persons, `sites` is the largest number of sites that know one."""
-        if self.spoiled or self.doubtful or (unit.record_level and self.protected - {unit}):
+        alone, or persons by another column or at fewer sites.
+
+        Args:
+            unit: the unit.
+            delta: delta at which epsilon holds.
+            sites: of persons, the largest number of sites that know one.
+            person: column that tells persons apart; None for any.
+        """
+        if self.spoiled or self.doubtful:
             return math.inf
         if not unit.record_level:
             return math.inf if self.reserved else self._site_epsilon(1, delta)
+        if not all(one.includes(unit, sites, person) for one in self.protected):
+            return math.inf
         left = delta - sum(one for _, one in self.reserved.values())
         records = sum(one for one, _ in self.reserved.values())
         if left < 0:
             return math.inf
         if not self.squares:
             return records
-        moved = 2 * sites if unit is Unit.PERSON else 2
-        return records + (self._site_epsilon(moved, left) if left > 0 else math.inf)
+        known = sites if unit is Unit.PERSON else 1
+        return records + (self._site_epsilon(2 * known, left, known) if left > 0 else math.inf)
 
-    def fits(self, unit: Unit, epsilon: float, delta: float, sites: int = 1) -> bool:
-        """Whether the spending is within a budget of `epsilon` at `delta`; other arguments are those of `epsilon`."""
+    def fits(self, rules: Rules) -> bool:
+        """Whether the spending is within the budget of a site's rules."""
         return not (self.spoiled or self.doubtful) and (
-            math.isinf(epsilon) or self.epsilon(unit, delta, sites) <= epsilon * ROUNDING
+            math.isinf(rules.max_epsilon) or self.by_rules(rules) <= rules.max_epsilon * ROUNDING
         )
 
     def by_rules(self, rules: Rules) -> float:
         """Epsilon spent for the unit of a site's rules, at their delta."""
-        return self.epsilon(rules.unit, rules.max_delta, rules.max_sites_per_person or 1)
+        return self.epsilon(rules.unit, rules.max_delta, rules.max_sites_per_person or 1, rules.person)
 
-    def _site_epsilon(self, times: int, delta: float) -> float:
-        """Epsilon of the releases that protect the site, whose mu is multiplied by `times`."""
-        gaps = [integer_gap(many, "", shares, self.view) for shares, many in self.entries.items()]
+    def _site_epsilon(self, times: int, delta: float, sites: int = 1) -> float:
+        """Epsilon of the releases that protect the site, and of equally many at each of `sites`; mu is multiplied by
+        `times`."""
+        gaps = [integer_gap(sites * many, "", shares, self.view) for shares, many in self.entries.items()]
         return integers.total_epsilon(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)
 
 
@@ -146,7 +176,7 @@ def authorize_payment(
 def _check_budget(spending: SiteSpending, policy: SitePolicy) -> None:
     """Refuse spending beyond the site's budget."""
     rules = policy.rules
-    if not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta, rules.max_sites_per_person or 1):
+    if not spending.fits(rules):
         now = spending.by_rules(rules)
         figure = "infinite" if math.isinf(now) else round_up(now)
         over = f"over all runs epsilon would be {figure} for the {policy.view}"

@@ -65,13 +65,13 @@ def verify_site(folder: Path) -> SiteVerdict:
             wrong.append(f"Something left for the run {run_name(run)!r}, in which this site never enrolled.")
         wrong += _reservation_disagreements(run, entries)
     spent = {view: SiteSpending.of(entries, view) for view in VIEWS}
-    if not spent[policy.view].fits(rules.unit, rules.max_epsilon, rules.max_delta):
-        figure = spent[policy.view].epsilon(rules.unit, rules.max_delta)
+    if not spent[policy.view].fits(rules):
+        figure = spent[policy.view].by_rules(rules)
         wrong.append(
             f"Over all runs epsilon is {_words(figure)} for the {policy.view}, but max_epsilon is "
             f"{rules.max_epsilon:g}."
         )
-    epsilon = {view: finite_or_none(one.epsilon(rules.unit, rules.max_delta)) for view, one in spent.items()}
+    epsilon = {view: finite_or_none(one.by_rules(rules)) for view, one in spent.items()}
     return SiteVerdict(rules.name, True, head.position, head.link.hex(), epsilon, rules.max_delta, wrong)
 
 

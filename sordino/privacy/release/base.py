@@ -336,6 +336,8 @@ class Thresholds:
     """Each client's thresholds, float64: (clients or 1, one or one for each part)."""
     separate: bool = False
     """Whether each part with a threshold of its own has the noise that would do if no other part left."""
+    normalised: bool = False
+    """Whether gradients are scaled to the threshold whatever their length, not only scaled down to it."""
 
     def of(self, place: int) -> Tensor:
         """Thresholds of the client at `place` among those asked: (one or one for each part,)."""
@@ -392,11 +394,6 @@ class Release:
     @property
     def drawn(self) -> bool:
         """Whether it is a sum over the batch that its question draws, which the step never sees."""
-        return False
-
-    @property
-    def normalised(self) -> bool:
-        """Whether records' gradients are scaled to the threshold whatever their length, not only scaled down to it."""
         return False
 
     @property

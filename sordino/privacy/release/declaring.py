@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -21,6 +22,12 @@ def sends(declare: Callable[[Any], Releases]) -> Callable[[Step], Step]:
     `declare` maps the method (its hyper-parameters) to the releases of the decorated step. A key that the
     step returns and `declare` does not name raises at the gate.
     """
+    if not callable(declare) or len(inspect.signature(declare).parameters) != 1:
+        given = getattr(declare, "__qualname__", None) or repr(declare)
+        raise ReleaseError(
+            f"@sends takes a function from the method to its releases, not {given}: write "
+            '@sends(lambda self: {"update": Update(clip=1.0)}).'
+        )
 
     def decorate(step: Step) -> Step:
         step.releases = declare  # type: ignore[attr-defined]

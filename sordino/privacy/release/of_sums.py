@@ -115,7 +115,7 @@ class GradientSum(SumOverRecords):
         found = public.once("threshold", (self,), lambda: public.rows(self.clip))
         if found.shape != (1, 1):
             raise ReleaseError(f"{self.describe()}: it needs one threshold, the same for all clients")
-        return Thresholds(found)
+        return Thresholds(found, normalised=self.normalised)
 
     def bounded_by(self) -> tuple[str, ...]:
         return (self.clip,) if isinstance(self.clip, str) else ()

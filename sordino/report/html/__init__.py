@@ -6,12 +6,12 @@ import functools
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from sordino.version import VERSION
 
-__all__ = ["audits", "charts", "gather", "make", "page", "pictures", "runs", "sentences"]
+__all__ = ["answers", "audits", "charts", "gather", "make", "page", "pictures", "runs", "sentences"]
 
 
 def page(title: str, body: Markup) -> str:
@@ -19,15 +19,16 @@ def page(title: str, body: Markup) -> str:
     return render("shell.html", title=title, body=body)
 
 
-def render(template: str, **values: Any) -> str:
-    """Render a template of this folder; values that are not `Markup` are escaped."""
-    return _environment().get_template(template).render(style=_style(), version=VERSION, **values)
+def render(template: str, package: str = "sordino.report.html", **values: Any) -> str:
+    """Render a template of this folder, or of another `package` whose templates may extend those here; values that are
+    not `Markup` are escaped."""
+    return _environment(package).get_template(template).render(style=_style(), version=VERSION, **values)
 
 
 @functools.cache
-def _environment() -> Environment:
+def _environment(package: str) -> Environment:
     return Environment(
-        loader=PackageLoader("sordino.report.html"),
+        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, "sordino.report.html"))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -42,10 +42,40 @@ def _context(document: Mapping[str, Any]) -> dict[str, Any]:
         "unit": document["unit"],
         "compared": " ".join(neighbour_words(Unit(document["unit"]))),
         "delta": document["delta"],
+        "answer": _answer(document["views"]),
+        "bars": Markup("").join(_bar(name, view) for name, view in document["views"].items()),
         "views": [_view(name, view) for name, view in document["views"].items()],
         "findings": [_finding(one) for one in document["findings"]],
         "refuted": any(view["refuted"] for view in document["views"].values()),
     }
+
+
+def _answer(views: Mapping[str, Any]) -> str:
+    """First sentence: whether a claim is refuted, or how near the attacks came."""
+    wrong = [name for name, view in views.items() if view["refuted"]]
+    if wrong:
+        name = wrong[0]
+        view, more = views[name], f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return (
+            f"A claim is refuted: for the {name}{more} epsilon is at least {bound_words(view['bound'])}, and not at "
+            f"most {epsilon_words(view['claimed'])} as claimed."
+        )
+    name, view = max(views.items(), key=lambda one: _shown(one[1]))
+    return (
+        f"The claims are consistent with every attack: the strongest, of the {name}, shows that epsilon is at least "
+        f"{bound_words(_shown(view))}, where at most {epsilon_words(view['claimed'])} is claimed."
+    )
+
+
+def _shown(view: Mapping[str, Any]) -> float:
+    """Bound on which a verdict rests: at the higher confidence where the usual one lies above a claim that stands."""
+    return float((view["surely"]["bound"] if _surely(view) else view["bound"]) or 0.0)
+
+
+def _bar(name: str, view: Mapping[str, Any]) -> Markup:
+    """Bar from zero to what the attacks show, on an axis up to the claim."""
+    title = f"{name}: at least {bound_words(_shown(view))}, claimed at most {epsilon_words(view['claimed'])}"
+    return charts.budget(_shown(view), view["claimed"], title, "claimed", bool(view["refuted"]))
 
 
 def _view(name: str, view: Mapping[str, Any]) -> dict[str, Any]:

@@ -194,15 +194,22 @@ def _stack(members: Sequence[tuple[str, float]], x: Scale, ground: float, colour
     return drawn
 
 
+MOST_BARS = 40
+"""Most members whose bars are drawn one below the other, with their names."""
+
+
 def gains(given: Sequence[tuple[str, float]], title: str, x_title: str) -> Markup:
-    """Draw a bar for each member, in order: up where its difference is positive, down where it is negative."""
+    """Draw a bar for each member, in order: to the right or up where its difference is positive, to the left or down
+    where it is negative. Few members stand below each other, by name."""
     if not given:
         return Markup("")
     members = sorted(given, key=lambda one: one[1])
     reach = max(0.05, *(abs(value) for _, value in members))
+    if len(members) <= MOST_BARS:
+        return _named_gains(list(reversed(members)), reach, title)
     y = Scale(-reach, reach, HEIGHT - BOTTOM, TOP)
     x = Scale(0, len(members), LEFT, WIDTH - 8)
-    drawn = [_heights(y, lambda value: f"{100 * value:+.4g}" if value else "0", WIDTH - 8)]
+    drawn = [_heights(y, _points, WIDTH - 8)]
     width = (WIDTH - 8 - LEFT) / len(members)
     for place, (who, value) in enumerate(members):
         top, bottom = sorted((y(value), y(0)))
@@ -214,6 +221,87 @@ def gains(given: Sequence[tuple[str, float]], title: str, x_title: str) -> Marku
     drawn.append(f'<line class="zero" x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>')
     drawn.append(_text((LEFT + WIDTH) / 2, HEIGHT - 8, x_title, "axis"))
     return _figure(title, "".join(drawn), HEIGHT, [])
+
+
+def _named_gains(members: Sequence[tuple[str, float]], reach: float, title: str) -> Markup:
+    """Draw bars to both sides of zero, each with its member's name before it and its points behind it."""
+    left, row, top = 12 + 6.2 * min(18, max(len(who) for who, _ in members)), 17, 6
+    height = top + row * len(members) + 30
+    x = Scale(-reach, reach, left + 34, WIDTH - 40)
+    drawn = [_across(x, top, height - 28, _points)]
+    for place, (who, value) in enumerate(members):
+        at = top + row * place
+        start, end = sorted((x(value), x(0)))
+        sign = "gain" if value > 0 else "loss"
+        short = who if len(who) <= 18 else f"{who[:17]}…"
+        drawn.append(
+            f'<rect class="{sign}" x="{start:.1f}" y="{at + 2}" width="{max(0.6, end - start):.1f}" height="{row - 5}">'
+            f"<title>{escape(who)}: {100 * value:+.1f} points</title></rect>"
+        )
+        drawn.append(_text(left, at + 12, short, "name", "end"))
+        beside = (end + 4, "start") if value >= 0 else (start - 4, "end")
+        drawn.append(_text(beside[0], at + 12, f"{100 * value:+.1f}", "tick", beside[1]))
+    drawn.append(f'<line class="zero" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{top}" y2="{height - 28}"/>')
+    drawn.append(_text((x.start + x.end) / 2, height - 3, "points of accuracy", "axis"))
+    return _figure(title, "".join(drawn), height, [])
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.4g}" if value else "0"
+
+
+def _across(x: Scale, top: float, bottom: float, words: Words) -> str:
+    """Level ticks of an axis below rows."""
+    drawn = ""
+    for tick in x.ticks(4):
+        drawn += f'<line class="grid" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{bottom}"/>'
+        drawn += _text(x(tick), bottom + 13, words(tick), "tick")
+    return drawn
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference with its interval, in shares of one."""
+
+    name: str
+    note: str
+    """Words beside the name."""
+    mean: float
+    low: float | None
+    """Lower end of the interval; None where there is none."""
+    high: float | None
+    words: str | None = None
+    """Words in the place of the figures."""
+
+
+def forest(given: Sequence[Interval], title: str) -> Markup:
+    """Draw differences below each other, each a point within its interval, beside a line at zero."""
+    if not given:
+        return Markup("")
+    ends = [0.0, *(end for one in given for end in (one.mean, one.low, one.high) if end is not None)]
+    row, top = 36, 4
+    height = top + row * len(given) + 30
+    x = around(ends, 10, WIDTH - 10)
+    drawn = [_across(x, top, height - 28, _points)]
+    drawn.append(f'<line class="zero" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{top}" y2="{height - 28}"/>')
+    for place, one in enumerate(given):
+        at = top + row * place
+        low, high = (one.mean if end is None else end for end in (one.low, one.high))
+        kind = "gain" if one.low is not None and low > 0 else "loss" if one.high is not None and high < 0 else "open"
+        figures = one.words or f"{100 * one.mean:+.1f}"
+        if one.low is not None and one.words is None:
+            figures += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+        long = max(10, 58 - len(figures) - len(one.note))
+        short = one.name if len(one.name) <= long else f"{one.name[: long - 1]}…"
+        drawn.append(
+            f'<text class="name" x="4" y="{at + 13}"><title>{escape(one.name)}</title>{escape(short)} '
+            f'<tspan class="note">{escape(one.note)}</tspan></text>'
+        )
+        drawn.append(_text(WIDTH - 4, at + 13, figures, "tick", "end"))
+        drawn.append(f'<line class="{kind} reach" x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{at + 24}" y2="{at + 24}"/>')
+        drawn.append(f'<circle class="{kind}" cx="{x(one.mean):.1f}" cy="{at + 24}" r="4"/>')
+    drawn.append(_text(WIDTH / 2, height - 3, "points of accuracy", "axis"))
+    return _figure(title, "".join(drawn), height, [], " forest")
 
 
 def cells(counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str, x_title: str) -> Markup:
@@ -236,6 +324,31 @@ def cells(counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], title
                 )
     drawn.append(_text((left + WIDTH) / 2, height - 6, x_title, "axis"))
     return _figure(title, "".join(drawn), height, [])
+
+
+def budget(
+    spent: float | None, limit: float | None, title: str, limit_words: str = "limit", over: bool | None = None
+) -> Markup:
+    """Draw the epsilon that is spent, None where it is infinite, as a bar up to its limit. Without a limit the bar lies
+    on an axis that ends at a power of two.
+
+    Args:
+        spent: Length of the bar.
+        limit: End of the axis.
+        title: Title of the picture.
+        limit_words: Words behind the limit.
+        over: Whether too much is spent; by default where the limit is reached.
+    """
+    end = limit or 2.0 ** max(3, math.ceil(math.log2(spent))) if spent else limit or 8.0
+    share = 1.0 if spent is None else min(1.0, spent / end)
+    over = (spent is None or (limit is not None and share >= 1)) if over is None else over
+    kind = "loss" if over else "near" if limit and share > 0.8 else "spent"
+    height, width = 34, WIDTH - 8
+    ticks = [("0", 4.0, "start"), (f"{end:.4g}" + (f" ({limit_words})" if limit else ""), 4.0 + width - 8, "end")]
+    drawn = f'<rect class="track" x="4" y="2" width="{width - 8}" height="14" rx="3"/>'
+    drawn += f'<rect class="{kind}" x="4" y="2" width="{max(1.0, share * (width - 8)):.1f}" height="14" rx="3"/>'
+    drawn += "".join(_text(x, height - 5, words, "tick", anchor) for words, x, anchor in ticks)
+    return _figure(title, drawn, height, [])
 
 
 def histogram(edges: Sequence[float], counts: Mapping[str, Sequence[float]], title: str, x_title: str) -> Markup:
@@ -291,8 +404,9 @@ def _text(x: float, y: float, words: str, kind: str, anchor: str = "middle") -> 
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _figure(title: str, drawn: str, height: float, names: Sequence[tuple[str, int]]) -> Markup:
+def _figure(title: str, drawn: str, height: float, names: Sequence[tuple[str, int]], kind: str = "") -> Markup:
     legend = "".join(f'<li><i class="s{place % COLOURS}"></i>{escape(name)}</li>' for name, place in names)
     listed = f'<ul class="legend">{legend}</ul>' if legend else ""
-    svg = f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">{drawn}</svg>'
+    box, told = f'class="chart{kind}" viewBox="0 0 {WIDTH} {height:g}"', f'role="img" aria-label="{escape(title)}"'
+    svg = f"<svg {box} {told}>{drawn}</svg>"
     return Markup(f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{svg}{listed}</figure>')

@@ -27,13 +27,14 @@ def make_report(*what: str | Path, output: str | Path = "report.html", store: st
     with writing(path):  # a bad path is reported before the work
         if path.is_dir():
             raise ValueError("it is a folder")
-    text = _page([str(one) for one in what], None if store is None else Path(store))
+    text = page_about([str(one) for one in what], None if store is None else Path(store))
     with writing(path):
         write_whole(path, text)
     return path
 
 
-def _page(what: list[str], store: Path | None) -> str:
+def page_about(what: list[str], store: Path | None) -> str:
+    """Write the page about what `make_report` is given; a comparison names its `store`, unless one is given."""
     if not what:
         raise UserError("Name a run, or a file of `sordino compare --json`: `sordino runs` lists the runs.")
     files = [one for one in what if one.endswith(".json")]

@@ -74,7 +74,12 @@ def clients(groups: Sequence[Group]) -> list[Markup]:
     found = [charts.strip(strips, title, "accuracy on own test records")] if any(strips.values()) else []
     for group in groups:
         title = "Gain over training alone" + (f": {group.name}" if len(groups) > 1 else "")
-        found.append(charts.gains(differences(group), title, "clients in order; points of accuracy"))
+        title += ", mean over seeds" if len(group.runs) > 1 else ""
+        by_name: dict[str, list[float]] = {}
+        for name, value in differences(group):
+            by_name.setdefault(name, []).append(value)
+        mean = [(name, float(np.mean(values))) for name, values in by_name.items()]
+        found.append(charts.gains(mean, title, "clients in order; points of accuracy"))
     return [picture for picture in found if picture]
 
 

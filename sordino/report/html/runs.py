@@ -10,7 +10,7 @@ import numpy as np
 from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS, View
-from sordino.report.html import pictures, render, sentences
+from sordino.report.html import answers, pictures, render, sentences
 from sordino.report.html.gather import ALONE, Group, PageContent, RunContent, gather
 from sordino.report.wording import (
     accuracy_source,
@@ -55,9 +55,9 @@ SHORT = {
     "constant_brier": "Brier of the curve",
 }
 """Shorter names for columns of narrow tables."""
-MOST_CLIENTS = 40
+MAX_CLIENTS_COMPARED = 40
 """Most clients that are listed one by one."""
-MOST_ROWS = 200
+MAX_ROWS_SHOWN = 200
 """Most ledger rows shown from the beginning, and as many from the end."""
 
 
@@ -72,17 +72,21 @@ def runs_page(names: list[str], store: Path) -> str:
 
 
 def _context(told: PageContent) -> dict[str, Any]:
-    first = told.groups[0].first
+    first, clients = told.groups[0].first, pictures.clients(told.groups)
     return {
         "title": sentences.title(told),
+        "answer": answers.answer(told),
+        "lead": answers.forest(told) if len(told.groups) > 1 else clients[-1:],
         "summary": sentences.summary(told),
         "tiles": _tiles(told) if len(told.groups) == 1 else [],
-        "rows": [_figures(row) for row in told.comparison.rows],
+        "rows": [_figures(row, group) for row, group in zip(told.comparison.rows, told.groups, strict=True)],
+        "positive": _positive(told),
+        "view": "server" if first.summary.protect_from == "server" else "outsider",
         "alone_command": None
         if _are_deployed(told) or all(group.alone or group.first.row.method == ALONE for group in told.groups)
         else first,
         "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
-        "clients": pictures.clients(told.groups),
+        "clients": clients if len(told.groups) > 1 else clients[:-1],
         "metrics": _metrics(told),
         "each": _each(told),
         "labels": pictures.labels(first),
@@ -139,7 +143,12 @@ def _each(told: PageContent) -> dict[str, Any] | None:
     """Metrics of each client and its gain over training alone, on a page of one method with few clients."""
     group = told.groups[0]
     run = group.first
-    if len(told.groups) > 1 or len(group.runs) > 1 or run.metrics is None or not 1 < len(run.metrics) <= MOST_CLIENTS:
+    if (
+        len(told.groups) > 1
+        or len(group.runs) > 1
+        or run.metrics is None
+        or not 1 < len(run.metrics) <= MAX_CLIENTS_COMPARED
+    ):
         return None
     metrics = tuple(run.summary.metrics or ())
     names, known = run.names(), [place for place, name in enumerate(metrics) if name in TOLD]
@@ -160,7 +169,13 @@ def _three(value: Any) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _figures(row: ComparisonRow) -> dict[str, Any]:
+def _positive(told: PageContent) -> str | None:
+    """Class that is looked for; None where none was declared."""
+    found = [answers.found_of_class(group) for group in told.groups]
+    return next((one[0] for one in found if one is not None), None)
+
+
+def _figures(row: ComparisonRow, group: Group) -> dict[str, Any]:
     """Template values of a row in the table of methods."""
 
     def figure(name: str) -> str:
@@ -169,8 +184,11 @@ def _figures(row: ComparisonRow) -> dict[str, Any]:
             return "–"
         return f"{100 * value.mean:.1f}" + (f" ± {100 * value.spread:.1f}" if row.seeds > 1 else "")
 
+    recall = answers.found_of_class(group)
     return {
         "name": method_name(row),
+        "recall": "–" if recall is None else f"{100 * recall[1]:.1f}",
+        "auc": "–" if row.auc is None else f"{row.auc.mean:.3f}",
         "accuracy": {name: figure(name) for name in row.accuracy},
         "epsilon": {view: epsilon_words(row.epsilon[view]) for view in VIEWS},
         "protects": "nothing" if protects_nothing(row.epsilon) else f"one {row.unit}",
@@ -203,8 +221,8 @@ def _group(group: Group) -> dict[str, Any]:
 def _ledger(run: RunContent) -> dict[str, Any]:
     """Ledger rows, those of both ends of a long ledger, and the link that stands for all of them."""
     shown = run.ledger
-    if len(shown) > 2 * MOST_ROWS:
-        shown = [*shown[:MOST_ROWS], *shown[-MOST_ROWS:]]
+    if len(shown) > 2 * MAX_ROWS_SHOWN:
+        shown = [*shown[:MAX_ROWS_SHOWN], *shown[-MAX_ROWS_SHOWN:]]
     return {
         "count": len(run.ledger),
         "left_out": len(run.ledger) - len(shown),

@@ -66,7 +66,7 @@ def epsilon_text(value: float | None) -> str:
 
 
 def observers_of(summary: Summary) -> dict[View, str]:
-    """What each observer of a run sees."""
+    """Sentence on what each observer of a run sees, by observer."""
     return OBSERVERS | ({"server": OF_SECURE_SUM} if summary.summed_securely else {})
 
 
@@ -185,6 +185,8 @@ def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -
         *([Column("AUC", 0)] if binary else []),
         *(Column("worst", 4), *([Column("start", 6)] if begun else []), Column("global", 3)),
         *(Column("outsider", 1), Column("peer", 5), Column("server", 2)),
+        *(Column("worst tenth", 7), Column("Gini", 9), Column("variance", 12)),
+        *(Column("MB up", 8), Column("MB down", 10), Column("seconds", 11)),
     ]
     cells = []
     for row in rows:
@@ -199,9 +201,23 @@ def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -
                 *([_plus_minus(accuracy["start"], row.seeds)] if begun else []),
                 _plus_minus(accuracy["global"], row.seeds),
                 *(epsilon_text(row.epsilon[view]) for view in OBSERVERS),
+                _plus_minus(row.fairness.get("worst_tenth"), row.seeds),
+                *(_small(row.fairness.get(name)) for name in ("gini", "variance")),
+                *(_megabytes(one) for one in (row.upload_bytes, row.download_bytes)),
+                f"{row.seconds:.1f}",
             ]
         )
     return Fitting(columns, cells, terminal_text(title))
+
+
+def _small(figure: OverSeeds | None) -> str:
+    """Mean over seeds of a figure far below one."""
+    return terminal_text("–") if figure is None else f"{figure.mean:.3f}"
+
+
+def _megabytes(count: float | None) -> str:
+    """Bytes of a run, in millions."""
+    return terminal_text("–") if count is None else f"{count / 1e6:,.1f}"
 
 
 def _auc_text(row: ComparisonRow) -> str:

@@ -1,0 +1,90 @@
+"""A user's own sequences: a folder with one NPZ file per client, whose array `tokens` has one sequence in each row.
+
+Tokens are whole numbers from 0 to V - 1. All sequences have one length T + 1: the first T tokens are the inputs, the
+last T the targets. V is declared by the labels that may occur; otherwise it is read from the records.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sordino.data.dataset import Dataset
+from sordino.data.formats import read_npz
+from sordino.data.people import known_people, same_files
+from sordino.errors import UserError, refuse
+from sordino.tasks.next_token import NextToken
+
+TOKENS = "tokens"
+"""Array with the sequences; `tokens_test` has a client's own test sequences."""
+UNDECLARED = (
+    "The largest token that occurs was read from the clients' data: a rare one shows in the model's width. Declare the "
+    "tokens with the key `labels`, as 0, 1, 2 and so on."
+)
+
+
+def holds_sequences(path: Path) -> bool:
+    """Whether a client's file holds sequences of tokens."""
+    if path.suffix.lower() != ".npz" or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as packed:
+        return f"{TOKENS}.npy" in packed.namelist()
+
+
+def read_sequences(
+    folder: Path, paths: Sequence[Path], labels: tuple[str | int, ...] | None, notes: Sequence[str]
+) -> Dataset:
+    """The sequences of every file of a folder; the owner of a sequence is the file it stands in.
+
+    Args:
+        folder: the folder.
+        paths: its files, in the order of their names.
+        labels: all tokens that may occur, where they are declared.
+        notes: notes on how the folder was read.
+    """
+    if labels is not None and [str(one) for one in labels] != [str(number) for number in range(len(labels))]:
+        raise UserError(f"Tokens are numbers from 0: declare `labels` as 0, 1, 2 and so on for the files in {folder}.")
+    parts: list[np.ndarray] = []
+    tested: list[np.ndarray] = []
+    problems: list[str] = []
+    for path in paths:
+        arrays = read_npz(path)
+        given = [arrays[name] for name in (TOKENS, f"{TOKENS}_test") if name in arrays]
+        wrong = [one for one in given if one.ndim != 2 or one.shape[1] < 2 or one.dtype.kind not in "iu"]
+        if TOKENS not in arrays or wrong or (given[0].size and min(one.min(initial=0) for one in given) < 0):
+            problems.append(
+                f"The file {path} needs an array {TOKENS!r} of whole numbers from 0, one sequence of at least two "
+                "tokens in each row, as the others have."
+            )
+            continue
+        parts.append(np.concatenate(given).astype(np.int64))
+        tested.append(np.arange(len(parts[-1])) >= len(given[0]))
+        if (len(given) == 2) != (f"{TOKENS}_test" in read_npz(paths[0])):
+            problems.append(f"The file {path} differs from {paths[0]} in having {TOKENS}_test: give all or none.")
+        if parts[-1].shape[1] != parts[0].shape[1]:
+            problems.append(
+                f"The sequences of {path} have {parts[-1].shape[1]} tokens, those of {paths[0]} {parts[0].shape[1]}: "
+                "cut or pad them to one length."
+            )
+    refuse(str(folder), problems)
+    tokens = np.concatenate(parts)
+    largest = int(tokens.max(initial=0))
+    if labels is not None and largest >= len(labels):
+        raise UserError(f"The token {largest} occurs in {folder}, but `labels` declares 0 to {len(labels) - 1}.")
+    own_test = np.concatenate(tested)
+    return Dataset(
+        name=folder.resolve().name,
+        x=torch.from_numpy(tokens[:, :-1].astype(np.float32)),
+        y=torch.from_numpy(np.ascontiguousarray(tokens[:, 1:])),
+        task=NextToken(largest + 1 if labels is None else len(labels), tokens.shape[1] - 1),
+        owner=np.repeat(np.arange(len(paths)), [len(part) for part in parts]),
+        owner_names=tuple(path.stem for path in paths),
+        test=own_test if own_test.any() else None,
+        disclosed=same_files(paths) + (() if labels is not None else (UNDECLARED,)),
+        people=known_people(paths, [], parts),
+        notes=tuple(notes),
+    )
