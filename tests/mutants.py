@@ -1861,8 +1861,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "tasks/classification.py",
-        "tests/methods/test_dp_fedsgd.py",
-        [("dp-fedsgd: counts of no record", "clamp(min=1 / records)", "clamp(min=1e-30)")],
+        "tests/methods/test_dp_fedsgd.py tests/federation/test_recalibrate.py",
+        [
+            ("dp-fedsgd: counts of no record", "clamp(min=1 / records)", "clamp(min=1e-30)"),
+            ("recalibrate: one label is worth all", "* count / (count - 1)", "+ len(groups)"),
+        ],
     ),
     (
         "tasks/regression.py",
@@ -1969,7 +1972,6 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "DOUBT * TRUSTED[unit]",
                 "DOUBT * TRUSTED[Unit.RECORD]",
             ),
-            ("recalibrate: one label is worth all", "* count / (count - 1)", "+ len(groups)"),
         ],
     ),
     (
@@ -2069,7 +2071,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "recalibrate: sites keep the method's models",
-                'if terms.experiment.personal == "own":',
+                "if not makes_mixtures(terms.experiment.personal, terms.learner.task):",
                 'if terms.experiment.personal != "blend":',
             )
         ],
@@ -2735,7 +2737,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("moments: records longer than one", "math.sqrt(1.25 * numbers)", "math.sqrt(numbers)"),
             ("moments: twice the noise", "RecordSum(1.0, 1.0,", "RecordSum(2.0, 1.0,"),
             ("moments: less noise than all", "RecordSum(1.0, 1.0,", "RecordSum(1.0, 0.3,"),
-            ("moments: any value put in", "found.x[:, places].clamp(-1, 1)", "found.x[:, places]"),
+            ("moments: any value put in", "torch.stack(parts, dim=1).clamp(-1, 1)", "torch.stack(parts, dim=1)"),
             ("moments: squares are not centred", "numbers.square() - 0.5", "numbers.square()"),
             ("moments: a share costs all", '{"epsilon": part, "budget_over_runs"', '{"budget_over_runs"'),
             ("moments: no limit over runs", '{"epsilon": part, "budget_over_runs": epsilon}', '{"epsilon": part}'),
@@ -3658,8 +3660,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("sums: stacked weights are forgotten", "weights.gather(1, _groups(self.__task, y))", "None"),
             (
                 "sums: failed clients tell labels",
-                "torch.full((1, len(self._task.groups)), math.nan)",
-                "torch.ones((1, len(self._task.groups)))",
+                "torch.full((1, self._task.counted), math.nan)",
+                "torch.ones((1, self._task.counted))",
             ),
         ],
     ),
@@ -3895,8 +3897,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "dp-fedsgd: bias of other outputs",
-                "changed[-len(bias) :] = bias - bias.mean()",
-                "changed[: len(bias)] = bias - bias.mean()",
+                "changed[-len(bias) :] = bias",
+                "changed[: len(bias)] = bias",
             ),
         ],
     ),

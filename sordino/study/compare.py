@@ -133,6 +133,8 @@ class ComparisonRow:
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the row, curves included."""
         found = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
+        if self.score == "accuracy":
+            del found["score"]
         return found | {
             "accuracy": {name: None if one is None else dataclasses.asdict(one) for name, one in self.accuracy.items()},
             "auc": None if self.auc is None else dataclasses.asdict(self.auc),
