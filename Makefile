@@ -19,7 +19,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := report,data,docs,dev
+EXTRAS := report,data,cluster,docs,dev
 
 .PHONY: demo test test-slow mutants audit faults deployments bench bench-scale bench-peers docs screenshots readme constraints \
 	format clean

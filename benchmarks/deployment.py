@@ -4,8 +4,8 @@
     python benchmarks/deployment.py --only noise masks
 
 Noise, masks and sums are told in the processor's time of one core, the quickest of some turns. The round is told by the
-clock: a SuperLink with TLS and keys and three sites, each a process of its own, over a network of 10^5 parameters and
-next to no training; the middle of the rounds after the first. Needs the extra `deploy`.
+clock: a SuperLink with TLS and keys, and three or twenty sites, each a process of its own, with next to no training;
+the middle of the rounds after the first. Needs the extra `deploy`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from sordino.deploy.protocol.secure_sum import Cohort, Masker, Party, new_key, open_sum, public_key
 from sordino.experiment.config import Experiment
-from sordino.federation.rounds import RoundReport
+from sordino.federation.rounds import RoundReport, RoundWatch
 from sordino.privacy.integers import CLIENTS, RECORDS, gaussian_table
 from sordino.privacy.noise import system_words
 
@@ -31,9 +31,11 @@ DRAWS = 2_000_000
 PARAMETERS = 1_000_000
 SITES = 50
 ROUND = {
-    **{"data": "digits", "records": 60, "partition": "iid", "method": "dp-fedavg", "model": "mlp", "rounds": 6},
-    **{"noise_multiplier": 1.0, "set": {"epochs": 1, "model.hidden": 1330}},
+    **{"data": "digits", "records": 300, "partition": "iid", "method": "dp-fedavg", "rounds": 6},
+    **{"noise_multiplier": 1.0, "set": {"epochs": 1}},
 }
+WIDE = ROUND | {"model": "mlp", "set": {"epochs": 1, "model.hidden": 1330}}
+"""A network of 10^5 parameters."""
 
 
 def quickest(work: Callable[[], object]) -> float:
@@ -79,6 +81,17 @@ def masks() -> None:
 
 def rounds() -> None:
     """Seconds of a round in two trips, over TLS."""
+    for sites, about, keys, aim in (
+        (3, "of a small model", ROUND | {"model": "logistic"}, 1),
+        (3, "of 10^5 parameters", WIDE, 6),
+        (20, "of 10^5 parameters", WIDE, 5),
+    ):
+        seconds = seconds_of_rounds(keys, sites)
+        print(f"a round of {sites} sites {about}: {seconds:.2f} s by the clock (aimed at: {aim})", flush=True)
+
+
+def seconds_of_rounds(keys: dict[str, object], sites: int) -> float:
+    """Seconds by the clock from one round to the next, the middle of those after the first."""
     from sordino.flower import trial
 
     found: list[float] = []
@@ -86,9 +99,9 @@ def rounds() -> None:
     def watch(report: RoundReport) -> None:
         found.append(report.seconds)
 
-    with tempfile.TemporaryDirectory() as folder, trial.open_trial(Experiment.make(ROUND), 3, Path(folder)) as made:
-        made.run(watch, lambda sentence: None)
-    print(f"a round of three sites: {statistics.median(found[1:]):.1f} s by the clock (aimed at: 6)")
+    with tempfile.TemporaryDirectory() as folder, trial.open_trial(Experiment.make(keys), sites, Path(folder)) as made:
+        made.run(RoundWatch(watch), lambda sentence: None)
+    return statistics.median(found[1:])
 
 
 PARTS: dict[str, Callable[[], None]] = {"noise": noise, "masks": masks, "rounds": rounds}

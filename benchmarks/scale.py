@@ -87,7 +87,7 @@ def point(study: str, size: int) -> dict[str, Any]:
 
 
 class Peak:
-    """The largest memory of this process and its children while the block runs, in bytes."""
+    """The largest memory of this process and all that it started while the block runs, in bytes."""
 
     value = 0
 
@@ -103,8 +103,16 @@ class Peak:
 
     def _watch(self) -> None:
         while not self._done.wait(0.2):
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            self.value = max(self.value, sum(proportional(process) for process in (os.getpid(), *children)))
+            self.value = max(self.value, sum(proportional(process) for process in family(os.getpid())))
+
+
+def family(process: int) -> list[int]:
+    """A process, its children and theirs."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:  # it has just ended
+        return []
+    return [process, *(one for child in children for one in family(int(child)))]
 
 
 def proportional(process: int | str) -> int:

@@ -10,6 +10,7 @@ Keywords are the keys of an experiment file; `set` holds hyper-parameters: `set=
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from typing import Any
 
 from sordino.auditing.suite import ALL_TIERS, TRIALS
 from sordino.auditing.suite import audit as audit_claims
+from sordino.cluster.study import crew_on
+from sordino.cluster.team import hosting
 from sordino.data.federate import DEFAULT_CLIENTS, DEFAULT_PARTITION
 from sordino.data.handed import partition, take
 from sordino.data.own import DEFAULT_LABEL
@@ -25,8 +28,8 @@ from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import prepare
+from sordino.experiment.run import on_this_machine, start
 from sordino.experiment.run import resume as resume_run
-from sordino.experiment.run import start
 from sordino.federation.rounds import RoundReport, RoundWatch
 from sordino.privacy.budget.client_level_plan import Plan, plan
 from sordino.report.html.make import make_report
@@ -63,6 +66,7 @@ def run(
     *,
     watch: Callable[[RoundReport], None] | None = None,
     log: str | None = None,
+    cluster: str | None = None,
     progress: bool | None = None,
     **keys: Any,
 ) -> RunResult:
@@ -72,15 +76,21 @@ def run(
         experiment: Name of a TOML file; keywords win over what it says.
         watch: Called with a `RoundReport` after each round.
         log: Where rounds are logged: "tensorboard", "mlflow" or "wandb".
+        cluster: Ray cluster that computes: "auto", "ray://HOST:PORT" or "local:N"; by default this machine alone does.
         progress: Whether a progress bar is shown; by default in notebooks only.
         keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`. `data` may also be
             records: a dictionary `{client: (x, y)}`, arrays `(x, y)` or `(x, y, x_test, y_test)`, a torch data set of
             pairs, or a Hugging Face data set. They are written into the store, where a resumed run finds them.
     """
     prepared = prepare(_experiment(experiment, keys))
-    with _display(progress) as screen, log_runs(screen, log, prepared.experiment.store) as display:
+    where = contextlib.nullcontext((on_this_machine, "")) if cluster is None else hosting(cluster, prepared)
+    with (
+        where as (host, _),
+        _display(progress) as screen,
+        log_runs(screen, log, prepared.experiment.store) as display,
+    ):
         place = Place(display, prepared)
-        result = start(prepared, watch=_Both(place, watch), begun=place.begin)
+        result = start(prepared, watch=_Both(place, watch), begun=place.begin, host=host)
         place.end(result.accuracy["personal"])
         return RunResult(result)
 
@@ -112,6 +122,8 @@ def compare(
     seeds: int = 3,
     sweep: Mapping[str, Sequence[Any]] | None = None,
     jobs: int | None = 1,
+    cluster: str | None = None,
+    per_run: str | None = None,
     tune: Mapping[str, Sequence[Any]] | None = None,
     judge: str | None = None,
     devices: Sequence[str] = (),
@@ -126,6 +138,8 @@ def compare(
         seeds: Number of seeds.
         sweep: Values of keys to go through, such as `{"clients": [20, 100]}`.
         jobs: Number of runs at a time; None chooses it by the size of the runs.
+        cluster: Ray cluster that makes the runs: "auto", "ray://HOST:PORT" or "local:N"; by default this machine does.
+        per_run: Part of a node that each run has for itself there: "cpus=2,gpus=0.5".
         judge: Figure that methods are ranked by, best first: "personal", "global", "worst-tenth" or "AUC"; by default
             the verdict is about personal accuracy, and methods keep their order.
         devices: Torch devices, such as ["cuda:0", "cuda:1"], to which runs are dealt in turn; with `jobs=None` there is
@@ -144,9 +158,18 @@ def compare(
         sweep = {"epsilon": keys.pop("epsilon"), **(sweep or {})}
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
-    with _display(progress) as display:
+    with crew_on(cluster, per_run) as crew, _display(progress) as display:
         found = compare_methods(
-            chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune, judge=judge, devices=devices
+            chosen,
+            methods,
+            seeds,
+            display,
+            sweep=sweep,
+            jobs=jobs,
+            grid=tune,
+            judge=judge,
+            devices=devices,
+            crew=crew,
         )
     return ComparisonResult(found, chosen.store)
 

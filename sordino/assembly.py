@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from torch import Tensor
+
 from sordino.experiment.identity import is_own_network
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Clients
@@ -21,7 +23,7 @@ from sordino.federation.server import Assignment, Ground, Server
 from sordino.federation.transport import Transport
 from sordino.privacy.gate import Gate
 from sordino.simulator.engine import Engine
-from sordino.simulator.local_transport import Simulation
+from sordino.simulator.local_transport import Simulation, Team
 from sordino.simulator.memory import Memory
 from sordino.simulator.workers import Workers
 from sordino.terms import Terms
@@ -68,8 +70,9 @@ def simulate(
     folder: Path,
     workers: int = 1,
     failed: Callable[[str], None] = lambda sentence: None,
+    team: Callable[[Engine], Team] | None = None,
 ) -> Iterator[Simulation]:
-    """Make clients of a prepared experiment on this machine, for as long as a run takes.
+    """Make clients of a prepared experiment, for as long as a run takes.
 
     Args:
         prepared: The experiment.
@@ -77,14 +80,24 @@ def simulate(
         folder: Folder of the file with the clients' memory.
         workers: Number of processes, this one included.
         failed: Called with a sentence when a step fails at a client.
+        team: Makes who does the work, in the place of so many processes of this machine.
     """
-    method, initial = prepared.method, prepared.initial
-    blank = method.memory(initial) | method.public_memory(initial, prepared.learner.layout)
-    with contextlib.closing(Memory(folder, blank, prepared.schedule.clients)) as memory:
-        engine = Engine(clients_of(prepared, gate), memory)
-        with contextlib.closing(Workers(engine, workers)) as team:
+    with contextlib.closing(Memory(folder, blank_of(prepared), prepared.schedule.clients)) as memory:
+        engine = engine_of(prepared, gate, memory)
+        with contextlib.closing(Workers(engine, workers) if team is None else team(engine)) as made:
             network = is_own_network(str(prepared.experiment.model), prepared.learner.written)
-            yield Simulation(team, failed, own=not prepared.repeats, own_network=network)
+            yield Simulation(made, failed, own=not prepared.repeats, own_network=network)
+
+
+def blank_of(prepared: Prepared) -> dict[str, Tensor]:
+    """Memory of a client that has not taken part in a run yet."""
+    method, initial = prepared.method, prepared.initial
+    return method.memory(initial) | method.public_memory(initial, prepared.learner.layout)
+
+
+def engine_of(prepared: Prepared, gate: Gate, memory: Memory) -> Engine:
+    """Engine for all clients of a prepared experiment, in one process."""
+    return Engine(clients_of(prepared, gate), memory)
 
 
 def clients_of(prepared: Prepared, gate: Gate) -> Clients:

@@ -40,6 +40,31 @@ LATER = ("tests/privacy", "tests/methods tests/test_contract.py tests/test_own_m
 # File of the package: the tests that should notice, then each mutant's name, a text and what replaces its first place.
 BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
+        "flower/mod.py",
+        "tests/flower/test_mod.py",
+        [
+            (
+                "a node answers a server that is none of Sordino's",
+                "return Message(NOT_OURS, reply_to=message)",
+                "return call_next(message, context)",
+            ),
+            ("an app's update is the whole model", "return flatten(found) - sent", "return flatten(found)"),
+        ],
+    ),
+    (
+        "deploy/site/app.py",
+        "tests/flower/test_mod.py",
+        [
+            (
+                "an app's update leaves without the gate",
+                "self.gate.passes(releases, wanted, self._draw_number(question), public), {}, None)",
+                "__import__('sordino.privacy.gate', fromlist=['']).Passed({n: v.long() for n, v in wanted.items()}, "
+                "0, 0), {}, None)",
+            ),
+            ("a site without its app answers", "self.context.train is None", "False"),
+        ],
+    ),
+    (
         "privacy/noise.py",
         "tests/privacy/test_noise.py tests/privacy/test_integers.py",
         [
@@ -2339,16 +2364,35 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "store/merging.py",
+        "tests/store/test_merging.py",
+        [
+            ("merging: every time anew", "if one.origin == row.origin]", "if False]"),
+            ("merging: an older copy takes the place", "if here.summary is not None:", "if False:"),
+            ("merging: other releases are forgotten", "and contains(row, links, here, mine)", ""),
+        ],
+    ),
+    (
+        "store/store.py",
+        "tests/cluster/test_without_nodes.py",
+        [("store: what was sent to a cluster costs nothing", "{JOURNAL: True, SENT: True}", "{SENT: True}")],
+    ),
+    (
         "store/run_files.py",
         "tests/experiment/test_other_machines.py tests/store/test_lost_journals.py "
         "tests/experiment/test_own_randomness.py tests/store/test_lifetime.py tests/experiment/test_resume.py",
         [
-            ("machines: run files do not ask which one", "row.begun, machine, durable)", 'row.begun, "", durable)'),
-            ("journal: own code's is as any other", "row.begun, machine, durable)", "row.begun, machine, False)"),
+            ("machines: run files do not ask which one", "begun, machine, durable)", 'begun, "", durable)'),
+            ("journal: own code's is as any other", "begun, machine, durable)", "begun, machine, False)"),
             ("machines: nobody says how often", "if attempts > row.given_up:", "if False:"),
             ("run files: a forked process goes on", "if os.getpid() != self._process:", "if False:"),
             ("run files: a forked process closes the journal", "if os.getpid() == self._process:", "if True:"),
-            ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),
+            ("run files: nobody says that there is a journal", "if row.sent or not row.begun:", "if False:"),
+            (
+                "run files: any lost journal is a cluster's",
+                "row.begun and not (row.sent and not",
+                "row.begun and not (not",
+            ),
             ("run files: a limit over runs is not kept", "row.planned) if limited else None", "row.planned) and None"),
             (
                 "run files: clients have forgotten everything after a resume",
@@ -2642,7 +2686,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("one client stands for all", "found.setdefault(key, client)", "found.setdefault((), client)"),
             (
                 "clients differ in what records went through, but are taken for alike",
-                "tuple(pool[client].items()) if client in pool else ()",
+                "tuple(pool.get(client, {}).items())",
                 "()",
             ),
             (
@@ -3032,6 +3076,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "auditing/worlds.py",
+        "tests/auditing/test_worlds.py "
         "tests/auditing/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
         [
             ("outlet: clients keep their numbers of records", '    "other numbers of records": _other_numbers,\n', ""),
@@ -3211,8 +3256,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
             ("the ledger is not asked", "self._run_state.charge(rows)", "pass"),
             ("a client may be asked twice", "if len(set(clients)) < len(clients):", "if False:"),
-            ("bounds that tell of single messages are free", "if bounds & set(self._state_names) or", "if"),
-            ("states that tell of single messages are free", "or (summed and self._state_names):", ":"),
+            ("states that tell of single messages are free", "if self._state_names and any(", "if False and any("),
             ("clients are asked beyond their budget", "if (times >= most).any():", "if False:"),
             ("one number for all questions", "self.count += 1", "self.count += 0"),
             ("noise could not cover it and is not asked", "self._gate.check(releases, public)", "pass"),
@@ -3852,7 +3896,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: gradients are never normalised",
-                "clip.reshape(1, 1), release.normalised)",
+                "clip.reshape(1, 1), thresholds.normalised)",
                 "clip.reshape(1, 1), False)",
             ),
         ],
@@ -3977,6 +4021,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "data/own.py",
         "tests/data/test_codes_of_persons.py",
         [("persons: records without a code are kept", "all(map(names_somebody, codes))", "all(codes)")],
+    ),
+    (
+        "deploy/site/judging.py",
+        "tests/deploy/test_tables.py",
+        [
+            ("persons: sites judge rows apart", "labels, None, persons=made.kept_persons)", "labels, None)"),
+        ],
     ),
     (
         "data/federate.py",

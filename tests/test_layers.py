@@ -24,7 +24,7 @@ LAYERS = (
     "federation",
     "simulator",
     "terms experiment features store study planning trained assembly",
-    "testing deploy",
+    "testing deploy cluster",
     "auditing flower",
     "report",
     "api papers board",
@@ -78,7 +78,10 @@ def test_no_method_imports_another() -> None:
             assert [name for name in others if not name.startswith(bases)] == [], module
 
 
-@pytest.mark.parametrize(("library", "importers"), [("flwr", {"flower"}), ("dp_accounting", {"privacy", "auditing"})])
+@pytest.mark.parametrize(
+    ("library", "importers"),
+    [("flwr", {"flower"}), ("dp_accounting", {"privacy", "auditing"}), ("ray", {"cluster"})],
+)
 def test_a_library_has_one_importer(library: str, importers: set[str]) -> None:
     found = {
         module.split(".")[0]

@@ -271,6 +271,14 @@ def test_whether_a_step_keeps_anything_does_not_depend_on_data(workers: int, tmp
         epsilons(Moody(), tmp_path, engine="one-by-one", workers=workers)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nor_does_it_from_one_round_to_another(workers: int, tmp_path: Path) -> None:
+    """One client is asked in each round: none keeps something beside another that does not."""
+    keys: dict[str, Any] = {"participation": 1 / CLIENTS, "rounds": 2 * CLIENTS, "workers": workers}
+    with pytest.raises(UserError, match="keeps something at one client and nothing at another"):
+        epsilons(Moody(), tmp_path, engine="one-by-one", **keys)
+
+
 class OwnThreshold(Telling):
     """Its clients' thresholds follow from their own messages; the server reads sums only."""
 

@@ -332,7 +332,7 @@ def _with_persons(prepared: Prepared, canaries: Mapping[int, Canaries], persons:
             )
             codes = np.append(codes, int(persons.counts[client]) + np.arange(int(coins.sum())).repeat(rows))
         parts.append((x, y, codes))
-    names = [client.name for client in data.clients]
+    names = data.names
     return replace(
         prepared, data=replace(data, clients=Dealt(names, Split.of_persons(parts, persons.rules), data.test))
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+import torch
 
 from sordino.auditing import client_canaries, conformance, one_run, record_canaries, side_channels, sum_canaries
 from sordino.auditing.findings import SURE, Attack, Report, ViewReport
@@ -15,6 +18,10 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.method import Method
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
+
+if TYPE_CHECKING:  # an audit on this machine loads nothing of a cluster
+    from sordino.cluster.connection import Cluster, PerRun
+    from sordino.cluster.packing import Packed
 
 TRIALS = 100_000
 ALL_TIERS = (0, 1, 2, 3)
@@ -85,6 +92,35 @@ def audit_prepared(
         _add(side_channels.attacks(first, COPIES[method.unit], risk=risk), views)
     report.seconds = time.monotonic() - begun
     return report
+
+
+def audit_on(
+    cluster: Cluster,
+    per_run: PerRun,
+    experiment: Experiment,
+    trials: int = TRIALS,
+    tiers: Collection[int] = ALL_TIERS,
+    tell: Tell = lambda sentence: None,
+) -> Report:
+    """Have a node of a cluster `audit` an experiment, whose data come from here."""
+    from sordino.cluster.node import prepared_for_nodes
+    from sordino.cluster.study import run_there
+
+    prepared = prepare(experiment)
+    tell(f"the audit is under way on a node of the cluster {cluster.address}")
+    packed = prepared_for_nodes(prepared)
+    report: Report = run_there(cluster, per_run, _audit_there, packed, prepared.compiled is not None, trials, tiers)
+    return report
+
+
+def _audit_there(packed: Packed, compiles: bool, trials: int, tiers: Collection[int]) -> Report:
+    """Audit an experiment on a node; `compiles` says whether its steps had been compiled."""
+    from sordino.cluster.node import unpack_prepared
+    from sordino.experiment.run import compiled
+
+    torch.set_num_threads(1)
+    prepared = unpack_prepared(packed)
+    return audit_prepared(compiled(prepared) if compiles else prepared, trials, tiers)
 
 
 def _attack_mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:

@@ -106,4 +106,4 @@ def _resize(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
 
 
 def _deal(data: FederatedData, train: Split) -> FederatedData:
-    return replace(data, clients=Dealt([client.name for client in data.clients], train, data.test))
+    return replace(data, clients=Dealt(data.names, train, data.test))

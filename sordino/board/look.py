@@ -1,4 +1,4 @@
-"""What a board sees of a store at one moment, read again only where something changed."""
+"""View of a store at one moment, as the board shows it, read again only where something changed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StoreLook:
     curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rounds of the runs under way."""
     deployed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """How the sites stand, of unfinished runs of deployments."""
+    """State of the sites of unfinished deployments."""
     studies: list[Study] = field(default_factory=list)
     problem: str | None = None
     """Sentence on why the store cannot be read; the rest is then what was read before."""

@@ -18,13 +18,14 @@ from sordino.cli.catalogue import explain, methods, models
 from sordino.cli.compare import compare
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
-from sordino.cli.deploy import deploy, join, serve_commands, site_commands
+from sordino.cli.deploy import INTERRUPTED, deploy, join, serve_commands, site_commands
 from sordino.cli.plain import plain_help
 from sordino.cli.planning import advise, plan
 from sordino.cli.reports import ledger, report, statement
 from sordino.cli.reproduce import reproduce
 from sordino.cli.run import RunStoppedError, resume, run
 from sordino.cli.runs import rm, runs
+from sordino.cli.services import install_server, install_site
 from sordino.cli.trained import export, predict, show
 from sordino.errors import ProblemsError, UserError, quoted
 from sordino.report.terminal import degrade
@@ -32,8 +33,6 @@ from sordino.version import VERSION
 
 __all__ = ["COMMANDS", "app", "main"]
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Error numbers of a full or broken disk, which are nobody's mistake."""
 UsageError: Any = typer.BadParameter.__base__
@@ -73,6 +72,8 @@ COMMANDS: dict[Callable[..., Any], str] = {
 """Commands, each with a line that fits a narrow terminal."""
 for command, line in COMMANDS.items():
     app.command(short_help=line)(command)
+serve_commands.command(name="install")(install_server)
+site_commands.command(name="install")(install_site)
 app.add_typer(data_commands, name="data", short_help="Data sets and partitions.")
 app.add_typer(curve_commands, name="curve", short_help="PAC-DP's curves.")
 app.add_typer(serve_commands, name="serve", short_help="The server's side of a deployment.")

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, parts, taking
-from sordino.cli.run import getting_ready, progress_display, show_meaning
+from sordino.cli.options import (
+    DATA,
+    NOISE,
+    SCHEDULE,
+    File,
+    Json,
+    Keys,
+    Log,
+    OnCluster,
+    PartOfNode,
+    experiment_from,
+    parts,
+    taking,
+)
+from sordino.cli.run import crew_of, getting_ready, progress_display, show_meaning
 from sordino.errors import UserError, check_writable, writing
 from sordino.experiment.defaults import COMPARED, FEW_SITES, in_store
 
@@ -49,6 +63,15 @@ TuningSeeds = Annotated[int, typer.Option(help="Seeds for tuning.", min=1, max=1
 Jobs = Annotated[
     int | None,
     typer.Option(help="Runs at once; results do not depend on it. [default: one per core where runs are small]"),
+]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Make the runs of one part of N alone, as on one of several machines; `sordino runs --merge` brings the "
+        "stores together, in which the same command without --shard finds all runs. [default: all runs]",
+    ),
 ]
 Picture = Annotated[
     Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
@@ -93,6 +116,9 @@ def compare(
     tune: TuningGrid = None,
     tuning_seeds: TuningSeeds = 1,
     jobs: Jobs = None,
+    cluster: OnCluster = None,
+    per_run: PartOfNode = None,
+    shard: ShardOf = None,
     devices: Devices = None,
     judge: Judged = None,
     export: Export = None,
@@ -109,48 +135,60 @@ def compare(
     """
     if latex and markdown:
         raise UserError("Give either --latex or --markdown, not both.")
-    with getting_ready(as_json):
-        from sordino.experiment.prepare import choose_contenders, complete_contenders
-        from sordino.methods import names as all_methods
-        from sordino.report.figures import check_picture
-        from sordino.report.logs import check_log, log_runs
-        from sordino.report.study_files import check_folder
-        from sordino.study.compare import compare as compare_methods
-        from sordino.study.sweep import contender, grid_of, split_methods, values_of
-        from sordino.study.verdict import judge_of
+    if shard:
+        _refuse_tables(tune, judge, export, picture, csv, latex, markdown)
+    with contextlib.ExitStack() as held:
+        crew = held.enter_context(crew_of(cluster, per_run, jobs))
+        with getting_ready(as_json):
+            from sordino.experiment.prepare import choose_contenders, complete_contenders
+            from sordino.methods import names as all_methods
+            from sordino.report.figures import check_picture
+            from sordino.report.logs import check_log, log_runs
+            from sordino.report.study_files import check_folder
+            from sordino.study.compare import compare as compare_methods
+            from sordino.study.compare import compare_part
+            from sordino.study.sweep import Shard, contender, grid_of, split_methods, values_of
+            from sordino.study.verdict import judge_of
 
-        check_log(log)
-        if judge is not None:
-            judge_of(judge)
-        swept = _sweep(epsilon, sweep or [], values_of)
-        budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
-        given = keys | {"epsilon": budget}
-        if methods is None:
-            names, chosen = choose_contenders(experiment_from(experiment, given, all_methods()))
-            chosen.check_settings([contender(name)[0] for name in names])
-        else:
-            names = split_methods(methods)
-            chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
-            names = complete_contenders(chosen, names)
-        picture = picture or chosen.store / "compare.png"
-        drawn = check_picture(picture)
-        check_writable(csv)
-        check_folder(export)
-    with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
-        if not drawn:
-            display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
-        found = compare_methods(
-            chosen,
-            names,
-            seeds,
-            display,
-            sweep=swept,
-            jobs=jobs,
-            grid=grid_of(tune) if tune else None,
-            tuning_seeds=tuning_seeds,
-            judge=judge,
-            devices=parts(devices),
-        )
+            part = None if shard is None else Shard.read(shard)
+            check_log(log)
+            judge_of(judge or "personal")
+            swept = _sweep(epsilon, sweep or [], values_of)
+            budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
+            given = keys | {"epsilon": budget}
+            if methods is None:
+                names, chosen = choose_contenders(experiment_from(experiment, given, all_methods()))
+                chosen.check_settings([contender(name)[0] for name in names])
+            else:
+                names = split_methods(methods)
+                chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
+                names = complete_contenders(chosen, names)
+            picture = picture or chosen.store / "compare.png"
+            drawn = check_picture(picture)
+            check_writable(csv)
+            check_folder(export)
+        with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
+            if not drawn:
+                display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
+            if part is not None:
+                made = compare_part(
+                    chosen, names, seeds, part, display, sweep=swept, jobs=jobs, devices=parts(devices), crew=crew
+                )
+                _show_part(made, chosen, as_json)
+                return
+            found = compare_methods(
+                chosen,
+                names,
+                seeds,
+                display,
+                sweep=swept,
+                jobs=jobs,
+                grid=grid_of(tune) if tune else None,
+                tuning_seeds=tuning_seeds,
+                judge=judge,
+                devices=parts(devices),
+                crew=crew,
+            )
     document = _write_files(found, chosen, picture if drawn else None, csv)
     if export is not None:
         _export(found, chosen, export)
@@ -160,6 +198,26 @@ def compare(
         _show_table(found, latex)
     else:
         _show(found, chosen, picture if drawn else None)
+
+
+def _refuse_tables(*given: object) -> None:
+    """Refuse options of tables beside a part of a comparison, of which there is none."""
+    if any(given):
+        raise UserError(
+            "--shard makes runs, and no table: leave out --tune, --judge, --export, --picture, --csv, --latex and "
+            "--markdown. Methods are tuned before, and the table comes from the merged stores."
+        )
+
+
+def _show_part(made: Any, chosen: Any, as_json: bool) -> None:
+    """Print which runs of a comparison were made, and how they come together."""
+    if as_json:
+        typer.echo(json.dumps({**asdict(made), "store": str(chosen.store.resolve())}))
+        return
+    typer.echo(f"Part {made.shard}: {len(made.runs)} of {made.cells} runs are in {chosen.store}.")
+    typer.echo(
+        "When all parts are done: sordino runs --merge STORE... --store INTO, then this command without --shard."
+    )
 
 
 def _write_files(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.cli.options import Features, Json, Label, StoreOrNone
-from sordino.cli.run import progress_display, show_result
-from sordino.errors import Stopped, UserError
+from sordino.cli.run import RunStoppedError, progress_display, show_result
+from sordino.errors import Stopped, UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from sordino.util.display import Display
+    from sordino.util.json_lines import JsonLines
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 class _WithDefault(typer.core.TyperGroup):
@@ -60,6 +68,11 @@ ServerFolder = Annotated[Path, typer.Option("--folder", help="The server's folde
 Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Take up a stopped run.")]
 SiteFolder = Annotated[Path, typer.Argument(help="The site's folder (`sordino site init`).")]
 SERVER_FOLDER = Path("server")
+MonitorAddress = Annotated[
+    str | None,
+    typer.Option("--monitor", metavar="HOST:PORT", help="Where /health and /metrics are answered. [default: nowhere]"),
+]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Log lines of JSON on standard error, for a service.")]
 
 
 def deploy(
@@ -191,15 +204,39 @@ def serve(
     address: Annotated[str, typer.Option(help="Where sites reach the server.")] = "0.0.0.0:8000",
     folder: ServerFolder = SERVER_FOLDER,
     resume: Resume = None,
+    take_up: Annotated[
+        bool,
+        typer.Option("--take-up", help="Take up this experiment's newest run in the store, where there is one."),
+    ] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for sites.", min=1)] = 600.0,
     store: StoreOrNone = None,
+    monitor: MonitorAddress = None,
+    log_json: LogJson = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment with the sites that join."""
     from sordino.flower import check_installed
 
     check_installed()
+    log = _json_log("server") if log_json else None
+    with _ending(log):
+        _serve(experiment, address, folder, resume, take_up, wait, store, monitor, log, as_json)
+
+
+def _serve(
+    experiment: Path | None,
+    address: str,
+    folder: Path,
+    resume: str | None,
+    take_up: bool,
+    wait: float,
+    store: Path | None,
+    monitor: str | None,
+    log: JsonLines | None,
+    as_json: bool,
+) -> None:
     from sordino.deploy.declarations import shape_of
+    from sordino.deploy.monitor import Monitor, WatchedCarrier, answering
     from sordino.deploy.server import coordinator
     from sordino.deploy.terms import terms_of
     from sordino.experiment.config import Experiment
@@ -213,39 +250,43 @@ def serve(
     kept = store or (DEFAULT_STORE if chosen is None else chosen.store)
     members = serving.read_sites(folder)
     where = serving.parse_address(address)
+    watched_at = None if monitor is None else serving.parse_address(monitor)
     deadlines = coordinator.Deadlines(hello=wait)
-    tell = _teller(as_json)
+    tell = _teller(as_json) if log is None else log.say
     if chosen is not None and chosen.unnamed:
         chosen, told = chosen.for_data(shape_of(chosen), chosen.clients or 0, chosen.records_each)
         tell(told or f"No method named: {chosen.method}.")
-    with single_threaded(), progress_display(as_json) as display, _naming_command("serve"):
-        if resume is None:
+    with single_threaded(), progress_display(as_json or log is not None) as screen, _naming_command("serve"):
+        display: Display = screen if log is None else log
+        runs = Store(kept, must_exist=resume is not None)
+        rows = [site.member for site in members]
+        if resume is not None:
+            asked = coordinator.deployed_experiment(resume, runs)
+        else:
             assert chosen is not None
             coordinator.check_deployable(chosen)
-            runs = Store(kept)
-        else:
-            runs = Store(kept, must_exist=True)
-            runs.get(resume)
+            asked, resume = chosen, coordinator.newest_run(chosen, rows, runs) if take_up else None
+            if resume is not None:
+                tell(f"Taking up the run {resume}.")
         if not members:
             raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
-        asked = chosen if resume is None else coordinator.deployed_experiment(resume, runs)
-        assert asked is not None
-        largest = terms_of(asked).largest_answer
-        with serving.serve(folder, where, [site.node_key for site in members], largest) as carrier:
+        node_keys, largest = [site.node_key for site in members], terms_of(asked).largest_answer
+        with contextlib.ExitStack() as answers, serving.serve(folder, where, node_keys, largest) as link:
+            watched = Monitor.of_server(link.is_alive, len(members), asked.rounds, keys.server_expiry(folder))
+            answers.enter_context(answering(watched, watched_at))
+            carrier, watch = WatchedCarrier(link, watched), watched.watching(display.run(None, asked.rounds))
             for sentence in keys.check_server_keys(folder):
                 tell(sentence)
             tell(f"Waiting for sites at {address}.")
             if resume is not None:
-                result = coordinator.resume(
-                    resume, carrier, runs, display.run(None, runs.get(resume).rounds), tell, deadlines
-                )
+                result = coordinator.resume(resume, carrier, runs, watch, tell, deadlines)
             else:
-                assert chosen is not None
-                rows = [site.member for site in members]
-                result = coordinator.start(
-                    chosen, rows, carrier, runs, display.run(None, chosen.rounds), tell, deadlines
-                )
-    show_result(result, runs, as_json)
+                result = coordinator.start(asked, rows, carrier, runs, watch, tell, deadlines)
+            watched.set("sordino_server_run_over", 1)
+    if log is not None:
+        log.write("over", run=result.run, rounds=result.rounds_done)
+    if log is None or as_json:
+        show_result(result, runs, as_json)
 
 
 @site_commands.command(name="init")
@@ -279,6 +320,10 @@ def init_site(
     max_delta: Annotated[float, typer.Option(help="Largest delta of that epsilon.")] = 1e-5,
     min_cohort: Annotated[int, typer.Option(help="Smallest number of sites in a sum, this one included.")] = 3,
     colluders: Annotated[int, typer.Option(help="Number of other sites that may collude with the server.")] = 0,
+    app: Annotated[
+        bool,
+        typer.Option("--app", help="A Flower app trains here (sordino.flower.mod): the records are its own business."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a site: its rules, its identity, its ledger. Nothing of its data is sent."""
@@ -296,6 +341,10 @@ def init_site(
     rules: dict[str, Any] = {"unit": unit, "max_epsilon": max_epsilon, "max_delta": max_delta}
     rules |= {"min_cohort": min_cohort, "colluders": colluders, "person": person}
     rules |= {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
+    if app:
+        from sordino.deploy.app import METHOD, NETWORK
+
+        rules |= {"methods": (METHOD,), "models": (NETWORK,)}
     identity = Site.create(where, name, data.resolve(), label=label, schema=schema, **rules)
     line = serving.PublicSite(name, identity, keys.make_node_key(where)).line()
     public = where / f"{name}.pub"
@@ -362,6 +411,10 @@ def report_site(
             "model: recall=0.9, cost=10:1 (a missed one costs ten false alarms), threshold=0.2, or none.",
         ),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it as a page, too: .html, .md or .json. [default: printed only]"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Judge a site's models on its own test records, with intervals: AUC, recall, precision, calibration, confusion and
@@ -370,8 +423,17 @@ def report_site(
 
     check_installed()
     from sordino.deploy.site.judging import judge_site
+    from sordino.report.judgement_page import JudgementReport
+    from sordino.report.statement_pages import FORMATS
+    from sordino.util.files import write_whole
 
+    kind = None if output is None else output.suffix.lower()
+    if kind is not None and kind not in FORMATS:
+        raise UserError(f"A report is written as .html, .md or .json, not as {kind or 'a file without an ending'}.")
     found = judge_site(folder, point)
+    if output is not None and kind is not None:
+        with writing(output):
+            write_whole(output, FORMATS[kind](JudgementReport(found)))
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
         return
@@ -427,17 +489,46 @@ def accept(folder: SiteFolder, as_json: Json = False) -> None:
 
 def join(
     folder: SiteFolder,
-    server: Annotated[str, typer.Option(help="Where the server is: HOST:PORT.")],
-    ca: Annotated[Path, typer.Option("--ca", help="The server's ca.pem.")],
+    server: Annotated[str, typer.Option(envvar="SORDINO_SERVER", help="Where the server is: HOST:PORT.")],
+    ca: Annotated[Path, typer.Option("--ca", envvar="SORDINO_CA", help="The server's ca.pem.")],
     threads: Annotated[int, typer.Option(help="Threads of the training; results may depend on them.", min=1)] = 1,
+    monitor: MonitorAddress = None,
+    log_json: LogJson = False,
 ) -> None:
     """Take part in a deployment, until Ctrl-C: answer what the server asks, as far as the site's rules permit."""
     from sordino.flower import check_installed
 
     check_installed()
-    from sordino.flower import node
+    from sordino.flower import node, serving
 
-    node.join(folder, server, ca, threads, lambda sentence: typer.echo(sentence, err=True))
+    log = _json_log("site") if log_json else None
+    with _ending(log):
+        watched_at = None if monitor is None else serving.parse_address(monitor)
+        node.join(folder, server, ca, threads, _say_with_time if log is None else log.say, watched_at)
+
+
+def _say_with_time(sentence: str) -> None:
+    typer.echo(f"{time.strftime('%H:%M:%S')} {sentence}", err=True)
+
+
+def _json_log(service: str) -> JsonLines:
+    """Log of a service on standard error."""
+    from sordino.util.json_lines import JsonLines
+
+    return JsonLines(service)
+
+
+@contextlib.contextmanager
+def _ending(log: JsonLines | None) -> Iterator[None]:
+    """Write the sentence with which a command ends into a log of JSON lines, where there is one, and nowhere else."""
+    try:
+        yield
+    except (UserError, RunStoppedError) as end:
+        if log is None:
+            raise
+        stopped = isinstance(end, RunStoppedError)
+        log.write("stopped" if stopped else "ended", "info" if stopped else "error", text=str(end))
+        raise typer.Exit(INTERRUPTED if stopped else 2) from end
 
 
 def _store_key(store: Path | None) -> dict[str, Any]:

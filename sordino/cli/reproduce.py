@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import STORE, DataDir, Json
-from sordino.cli.run import progress_display
+from sordino.cli.options import STORE, DataDir, Json, OnCluster, PartOfNode
+from sordino.cli.run import crew_of, progress_display
 from sordino.errors import UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
 
@@ -74,6 +75,8 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Number of seeds. [default: 3]", min=1)] = None,
     tune: TuningGrid = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at once. [default: as sizes and cores suggest]")] = None,
+    cluster: OnCluster = None,
+    per_run: PartOfNode = None,
     data_dir: DataDir = None,
     store: Stores = None,
     output: IndexFile = None,
@@ -109,7 +112,9 @@ def reproduce(
         raise UserError(
             "Name a paper, as in `sordino reproduce feddpa table-3`; `sordino reproduce --list` shows them."
         )
-    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, stores[0]), as_json)
+    with crew_of(cluster, per_run, jobs) as crew:
+        options = replace(_options(scale, seeds, tune, jobs, data_dir, stores[0]), crew=crew)
+        _make(paper, table, options, as_json)
 
 
 def _headlines(

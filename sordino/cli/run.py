@@ -18,12 +18,13 @@ from sordino.cli.options import (
     Json,
     Keys,
     Log,
+    OnCluster,
     StoreFolder,
     WorkerCount,
     experiment_from,
     taking,
 )
-from sordino.errors import Stopped
+from sordino.errors import Stopped, UserError
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.util.formatting import delta_text
 
@@ -72,6 +73,48 @@ def getting_ready(as_json: bool) -> Iterator[None]:
         yield
 
 
+def check_cluster(address: str | None) -> None:
+    """Refuse a cluster that cannot be asked, before any work."""
+    if address is not None:
+        from sordino.cluster.connection import check
+
+        check(address)
+
+
+@contextlib.contextmanager
+def host_of(address: str | None, prepared: Any) -> Iterator[tuple[Any, list[str]]]:
+    """Where a run's clients are worked for, and sentences on that: on this machine, or where a cluster may do it."""
+    if address is None:
+        from sordino.experiment.run import on_this_machine
+
+        yield on_this_machine, []
+        return
+    from sordino.cluster.team import hosting
+
+    with hosting(address, prepared) as (host, why):
+        yield host, [why]
+
+
+@contextlib.contextmanager
+def crew_of(address: str | None, per_run: str | None, jobs: int | None) -> Iterator[Any]:
+    """Who makes the runs of a study: a cluster, or None where this machine does."""
+    if address is not None and jobs is not None:
+        raise UserError(
+            "--jobs is for this machine, and a cluster makes as many runs at once as have room: leave it out."
+        )
+    if address is None and per_run is None:  # nothing of a cluster is loaded
+        yield None
+        return
+    from sordino.cluster.connection import check
+
+    if address is not None:
+        check(address)
+    from sordino.cluster.study import crew_on
+
+    with crew_on(address, per_run) as crew:
+        yield crew
+
+
 @taking(
     *(*DATA, "features", "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
     *("budget_over_runs", "seed", "workers", "store", "set"),
@@ -80,6 +123,7 @@ def run(
     keys: Keys,
     experiment: File = None,
     log: Log = None,
+    cluster: OnCluster = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the run is executed, and why.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -88,30 +132,33 @@ def run(
     from sordino.report.terminal.progress import Place
 
     check_log(log)
-    with getting_ready(as_json):
-        chosen = experiment_from(experiment, keys)
-        from sordino.experiment.prepare import prepare
-        from sordino.experiment.run import start
-        from sordino.store.store import Store
+    check_cluster(cluster)
+    with contextlib.ExitStack() as held:
+        with getting_ready(as_json):
+            chosen = experiment_from(experiment, keys)
+            from sordino.experiment.prepare import prepare
+            from sordino.experiment.run import start
+            from sordino.store.store import Store
 
-        prepared = prepare(chosen)
-    reasons = prepared.choice.reasons if explain else []
-    notes = [note for note in prepared.notes if note != prepared.chosen]  # which the progress and the result tell
-    before = [] if as_json else [*reasons, *(f"Note: {note}" for note in notes)]
-    with contextlib.closing(Store(chosen.store)) as store:
-        with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
-            place = Place(display, prepared)
+            prepared = prepare(chosen)
+            host, where = held.enter_context(host_of(cluster, prepared))
+        reasons = [*prepared.choice.reasons, *where] if explain else []
+        notes = [note for note in prepared.notes if note != prepared.chosen]  # which the progress and the result tell
+        before = [] if as_json else [*reasons, *(f"Note: {note}" for note in notes)]
+        with contextlib.closing(Store(chosen.store)) as store:
+            with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
+                place = Place(display, prepared)
 
-            def begun(run: str) -> None:
-                for sentence in before:
-                    typer.echo(sentence)
-                place.begin(run)
+                def begun(run: str) -> None:
+                    for sentence in before:
+                        typer.echo(sentence)
+                    place.begin(run)
 
-            result = start(prepared, store, place, begun)
-            place.end(result.accuracy["personal"])
-        told = [] if as_json else notes  # before the run
-        result = replace(result, notes=[note for note in result.notes if note not in told])
-        show_result(result, store, as_json, more={"execution": reasons} if explain else {})
+                result = start(prepared, store, place, begun, host=host)
+                place.end(result.accuracy["personal"])
+            told = [] if as_json else notes  # before the run
+            result = replace(result, notes=[note for note in result.notes if note not in told])
+            show_result(result, store, as_json, more={"execution": reasons} if explain else {})
 
 
 def resume(
@@ -121,17 +168,25 @@ def resume(
     budget_over_runs: Annotated[
         float | None, typer.Option(help="Another limit for all runs on these people. [default: the run's own]")
     ] = None,
+    cluster: OnCluster = None,
     as_json: Json = False,
 ) -> None:
     """Resume a stopped run. It ends with the numbers that it would have had without the stop."""
+    check_cluster(cluster)
+    from sordino.experiment.run import on_this_machine
     from sordino.experiment.run import resume as resume_run
     from sordino.store.store import Store
 
+    host: Any = on_this_machine
+    if cluster is not None:
+        from sordino.cluster.team import host_by_rule
+
+        host = host_by_rule(cluster)
     found = Store(store, must_exist=True)
     with progress_display(as_json) as display:
         row = found.get(run)
         telling = display.run(run, row.rounds, row.configuration)
-        result = resume_run(run, found, telling, workers, budget_over_runs)
+        result = resume_run(run, found, telling, workers, budget_over_runs, host)
         telling.end(result.accuracy["personal"])
     show_result(result, found, as_json)
 

@@ -17,6 +17,9 @@ STATES = get_args(RunState)
 
 
 def runs(
+    stores: Annotated[
+        list[Path] | None, typer.Argument(metavar="[STORE]...", help="With --merge: the stores to merge.")
+    ] = None,
     store: StoreFolder = DEFAULT_STORE,
     method: Annotated[str | None, typer.Option(help="Only runs of this method. [default: all]")] = None,
     data: Annotated[str | None, typer.Option(help="Only runs on these data. [default: all]")] = None,
@@ -35,12 +38,29 @@ def runs(
             "counts here. [default: list the runs]",
         ),
     ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge",
+            help="Bring all runs of other stores into that of --store: their models, curves and what they have cost. "
+            "A run that is in several stays one. [default: list the runs]",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List the runs of a store, newest first: data, seed, budget, epsilon, date and accuracy of each."""
     from sordino.report.run_list import charges, describe_run
     from sordino.store.store import runs_in
 
+    if merge:
+        if import_from is not None or any(given is not None for given in (method, data, seed, state, last)):
+            raise UserError("--merge brings all runs of the stores: leave out what chooses among them, and --import.")
+        if not stores:
+            raise UserError("Name the stores to merge: sordino runs --merge STORE... --store INTO.")
+        _merge(stores, store, as_json)
+        return
+    if stores:
+        raise UserError("Names of stores are for --merge: `sordino runs --store FOLDER` lists the runs of one.")
     if import_from is not None:
         if any(given is not None for given in (method, data, seed, state, last)):
             raise UserError("--import takes over all runs of a store: leave out what chooses among them.")
@@ -67,6 +87,25 @@ def runs(
     console.print(_table(found, charged), highlight=False)
     for sentence in dict.fromkeys(sentence for row in found for sentence in row.unit.caveats()):
         console.print(f"Where records are protected: {sentence}", style="dim", highlight=False)
+
+
+def _merge(stores: list[Path], into: Path, as_json: bool) -> None:
+    """Merge stores into one, and print what was brought."""
+    from sordino.store.merging import merge as merge_stores
+
+    found = merge_stores(stores, into)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for one in found["merged"]:
+        typer.echo(one["run"] if one["run"] == one["name"] else f"{one['run']} -> {one['name']}")
+    number = len(found["merged"])
+    typer.echo(f"Merged {number} run{'' if number == 1 else 's'} into {found['store']}. Each counts there once.")
+    if found["spending"]:
+        names = ", ".join(f"{one['run']} -> {one['name']}" for one in found["spending"])
+        typer.echo(f"Only their spending was imported, because the store has other releases of the same runs: {names}.")
+    if found["known"]:
+        typer.echo(f"{', '.join(found['known'])}: there before.")
 
 
 def _import(old: Path, new: Path, as_json: bool) -> None:

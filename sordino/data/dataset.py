@@ -188,6 +188,11 @@ class FederatedData:
         """Meaning of the outputs and inputs of a network for these records."""
         return Meaning(self.task, self.schema)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the clients, in order."""
+        return list(self.clients.names if isinstance(self.clients, Dealt) else (one.name for one in self.clients))
+
     @functools.cached_property
     def train(self) -> Split:
         """The training records of all clients."""

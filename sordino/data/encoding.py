@@ -106,9 +106,7 @@ class Encoding:
                 parts.append(
                     self._numbers(name, column) if isinstance(column, NumberColumn) else self._values(name, column)
                 )
-        labels = [""] * rows
-        if training and all(name in self._table.columns for name in self._schema.outcomes):
-            labels = self.outcomes()
+        labels = (self.known_labels() if training else None) or [""] * rows
         persons = self._codes(self._schema.person) if training and self._schema.person is not None else None
         if not self._kept.all() and training:
             count = int((~self._kept).sum())
@@ -118,6 +116,11 @@ class Encoding:
         with np.errstate(over="ignore"):  # infinite ones are among the problems
             x = np.concatenate(parts, axis=1).astype(np.float32)
         return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted, persons)
+
+    def known_labels(self) -> list[str] | None:
+        """Return each row's outcome, as `Encoded.labels`; None without its columns. Nothing is a problem here: whoever
+        predicts needs no outcomes."""
+        return self._outcomes() if all(name in self._table.columns for name in self._schema.outcomes) else None
 
     def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
@@ -191,7 +194,7 @@ class Encoding:
             made[absent] = 0.0
         return np.column_stack([made, absent]) if column.missing == "flag" else made
 
-    def outcomes(self) -> list[str]:
+    def _outcomes(self) -> list[str]:
         """Outcome of each row, as `Encoded.labels`."""
         (name, first), *more = self._schema.outcomes.items()
         if isinstance(first, Label):

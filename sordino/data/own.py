@@ -158,7 +158,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
     check_agreement(together)
     task, observed = find_task(together, schema, how)
-    x = np.concatenate([file.x for file in together])
+    x = together[0].x if len(together) == 1 else np.concatenate([file.x for file in together])
     if schema is not None:
         counted += note_unscaled(schema, x, folder)
     if how.shape is None and x.ndim == 2:
@@ -448,7 +448,8 @@ def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise UserError(f"The file {path} has only one of x_test and y_test; give both or neither.")
     parts = [("x", "y")] + ([("x_test", "y_test")] if "x_test" in arrays else [])
-    features, labels = [], []
+    features, labels = [], list[str]()
+    texts: dict[object, str] = {}  # of millions of labels, a few are different
     for x_name, y_name in parts:
         x, y = arrays[x_name], arrays[y_name].reshape(-1)
         if x.ndim < 2 or len(x) != len(y) or 0 in x.shape[1:]:
@@ -457,12 +458,17 @@ def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
                 "give one row of features per label."
             )
         features.append(check_finite(path, x_name, x))
-        labels += [array_label(value, path, y_name) for value in y.tolist()]
+        values = y.tolist()
+        for value in values:
+            if value not in texts:
+                texts[value] = array_label(value, path, y_name)
+        labels += [texts[value] for value in values]
     if len({part.shape[1:] for part in features}) > 1:
         raise UserError(f"The file {path} has records of another shape in x_test than in x; make them equal.")
     test = np.arange(len(labels)) >= len(features[0]) if len(parts) == 2 else None
     persons = _array_codes(path, arrays, [len(part) for part in features], rules)
-    return ClientFile(path, np.concatenate(features), labels, test, persons=persons)
+    x = np.ascontiguousarray(features[0]) if len(features) == 1 else np.concatenate(features)
+    return ClientFile(path, x, labels, test, persons=persons)
 
 
 def _array_codes(

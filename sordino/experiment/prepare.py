@@ -166,7 +166,7 @@ def _deal(
 def _represented(data: FederatedData, extractor: Extractor, device: str) -> FederatedData:
     """Clients' records that were dealt already, with their features in their place."""
     train, test = (replace(one, x=extractor.apply(one.x, device=device)) for one in (data.train, data.test))
-    clients = Dealt([client.name for client in data.clients], train, test)
+    clients = Dealt(data.names, train, test)
     return replace(data, clients=clients, shape=extractor.output)
 
 

@@ -181,7 +181,7 @@ def _one_class(reached: Reached | None, data: FederatedData | None, names: Seque
     """Warning where models give all test records of a client one class; none where nothing was measured."""
     if reached is None or data is None:
         return []
-    return one_class_notes(data.task, reached.each, names, np.array([len(client.y_test) for client in data.clients]))
+    return one_class_notes(data.task, reached.each, names, data.test.sizes)
 
 
 def _rare_class(reached: Reached | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
@@ -189,8 +189,10 @@ def _rare_class(reached: Reached | None, data: FederatedData | None, names: Sequ
     if reached is None or data is None or data.task.positive_name is None:
         return []
     wanted = data.task.groups.index(data.task.positive_name)
-    found = np.array([int((data.task.group(client.y_test.numpy()) == wanted).sum()) for client in data.clients])
-    others = np.array([len(client.y_test) for client in data.clients]) - found
+    tested = data.test
+    before = np.concatenate([[0], (data.task.group(tested.y.numpy()) == wanted).cumsum()])
+    found = before[tested.starts + tested.sizes] - before[tested.starts]
+    others = tested.sizes - found
     return recall_notes(data.task, reached.each, names, found) + few_records_notes(data.task, names, found, others)
 
 

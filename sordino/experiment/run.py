@@ -46,6 +46,18 @@ from sordino.util import processes
 from sordino.util.files import KeptFile
 from sordino.util.processes import single_threaded, sparing_old_objects
 
+Host = Callable[[Prepared, Gate, Path, Callable[[str], None]], contextlib.AbstractContextManager[HostingTransport]]
+"""Maker of the transport to the clients of a run, for as long as a session of it takes. Its arguments are the prepared
+experiment, the exit of all clients, the run's folder, and a function that stores that a step failed at a client."""
+
+
+def on_this_machine(
+    prepared: Prepared, gate: Gate, folder: Path, failed: Callable[[str], None]
+) -> contextlib.AbstractContextManager[HostingTransport]:
+    """Host a run's clients in this process and workers of its own."""
+    return simulate(prepared, gate, folder, prepared.choice.workers, failed)
+
+
 DEPLOYMENT = "deployment.db"
 """File that only the folder of a deployed run has."""
 
@@ -55,6 +67,9 @@ def start(
     store: Store | None = None,
     watch: Watch | None = None,
     begun: Callable[[str], None] | None = None,
+    *,
+    number: int | None = None,
+    host: Host = on_this_machine,
 ) -> Summary:
     """Start a new run of a prepared experiment, and return its summary when it is done.
 
@@ -63,22 +78,25 @@ def start(
         store: Where the run is kept; None for the store that the experiment names.
         watch: Is told how the run goes on.
         begun: Is told the run's name before its first round.
+        number: Number at the end of its name, where no other run has it; None for the next free one.
+        host: Makes the transport to its clients.
     """
-    prepared = _compile(prepared)  # before anything is written: it may not be possible here
+    prepared = compiled(prepared)  # before anything is written: it may not be possible here
     with contextlib.ExitStack() as held:
         if store is None:
             store = held.enter_context(contextlib.closing(Store(prepared.experiment.store)))
         with store.admitting():
             check_lifetime(store, prepared)
-            run = register(prepared, store)
+            run = register(prepared, store, number)
             held.enter_context(store.lock(run))  # whoever is let in next sees it under way
         if begun is not None:
             begun(run)
-        return _advance(prepared, store, run, watch)
+        return _advance(prepared, store, run, watch, host)
 
 
-def register(prepared: Prepared, store: Store) -> str:
-    """Write a new run of a prepared experiment into a store, and return its name."""
+def register(prepared: Prepared, store: Store, number: int | None = None) -> str:
+    """Write a new run of a prepared experiment into a store, and return its name, which ends with `number` where no
+    other run has that."""
     experiment = prepared.experiment
     return store.create(
         f"{experiment.method.rpartition(':')[2]}-{prepared.data.name}",
@@ -93,6 +111,7 @@ def register(prepared: Prepared, store: Store) -> str:
             notes=prepared.notes,
             nonce=new_nonce() if prepared.needs_nonce else b"",
         ),
+        number,
     )
 
 
@@ -102,6 +121,7 @@ def resume(
     watch: Watch | None = None,
     workers: int | None = None,
     budget_over_runs: float | None = None,
+    host: Host = on_this_machine,
 ) -> Summary:
     """Resume a run where it was stopped; one that is done returns its summary again. `workers` and `budget_over_runs`
     are the run's own where they are not given."""
@@ -115,33 +135,33 @@ def resume(
         )
     given = {"workers": workers, "budget_over_runs": budget_over_runs}
     changes = {"store": str(store.folder)} | {key: value for key, value in given.items() if value is not None}
-    prepared = _compile(prepare(Experiment.make(row.configuration | changes), resumed=True))
+    prepared = compiled(prepare(Experiment.make(row.configuration | changes), resumed=True))
     with contextlib.ExitStack() as held:
         with store.admitting():
             check_lifetime(store, prepared, run)  # others may have spent meanwhile
             held.enter_context(store.lock(run))
-        return _advance(prepared, store, run, watch)
+        return _advance(prepared, store, run, watch, host)
 
 
 def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = None) -> Summary:
     """Work on a registered run until it is done, and return its summary."""
-    prepared = _compile(prepared)
+    prepared = compiled(prepared)
     with store.lock(run):
         return _advance(prepared, store, run, watch)
 
 
-def _advance(prepared: Prepared, store: Store, run: str, watch: Watch | None) -> Summary:
+def _advance(prepared: Prepared, store: Store, run: str, watch: Watch | None, host: Host = on_this_machine) -> Summary:
     """Work on a run whose lock this process holds until the run is done."""
     processes.keep_freed()
     with _explain_resuming(run, store.folder), single_threaded(), saving(store.folder, store.path(run)):
         # A resumed run that computes other values gives up what it asked since the last checkpoint (OtherValuesError).
         # The second attempt has nothing to compare with, so it cannot give up again.
         with contextlib.suppress(OtherValuesError):
-            return _attempt(prepared, store, run, watch)
-        return _attempt(prepared, store, run, watch)
+            return _attempt(prepared, store, run, watch, host)
+        return _attempt(prepared, store, run, watch, host)
 
 
-def _attempt(prepared: Prepared, store: Store, run: str, watch: Watch | None) -> Summary:
+def _attempt(prepared: Prepared, store: Store, run: str, watch: Watch | None, host: Host) -> Summary:
     row = store.get(run)  # under the lock: another process may have been at work until now
     if row.summary is not None:
         return _finished(row, store)
@@ -149,7 +169,7 @@ def _attempt(prepared: Prepared, store: Store, run: str, watch: Watch | None) ->
     if row.failed is not None:
         why = f"{row.failed}, and the run was taken up again: that it failed may tell of records"
         prepared = replace(prepared, disclosed=[*prepared.disclosed, why])
-    return _Session(prepared, store, run, watch).work()
+    return _Session(prepared, store, run, watch, host).work()
 
 
 @dataclass(frozen=True)
@@ -160,6 +180,7 @@ class _Session:
     store: Store
     run: str
     watch: Watch | None
+    host: Host
 
     @property
     def folder(self) -> Path:
@@ -181,7 +202,7 @@ class _Session:
         gate = gate_of(prepared)
         with (
             contextlib.closing(run_files),
-            simulate(prepared, gate, self.folder, prepared.choice.workers, self._note_failure) as transport,
+            self.host(prepared, gate, self.folder, self._note_failure) as transport,
         ):
             server = assemble(prepared, transport, run_files, gate=gate, ground=prepared.ground, watch=self.watch)
             with self._explain_failure(), sparing_old_objects():
@@ -197,7 +218,7 @@ class _Session:
         evaluation, notes = self._evaluate(transport, run_files, ending, gate)
         own = _own_figures(transport, ending.served)
         reached = own if blended is None else blended.reached()
-        names, task = [client.name for client in prepared.data.clients], prepared.data.task
+        names, task = prepared.data.names, prepared.data.task
         accuracies = own.each[:, task.metrics.index(task.score)]
         summary = summarize(self.run, prepared, ending, run_files, names, accuracies, blended, reached)
         models = self._save_models(transport, ending, blended, reached.each)
@@ -349,8 +370,8 @@ def _explain_resuming(run: str, folder: Path) -> Iterator[None]:
         raise WorkerError(f"{error} {how}") from error
 
 
-def _compile(prepared: Prepared) -> Prepared:
-    """Compile the step where the experiment wants that, before workers are forked, which share it."""
+def compiled(prepared: Prepared) -> Prepared:
+    """Prepared experiment with its step compiled, where it wants that, before workers are forked, which share it."""
     if prepared.experiment.compiled != "always" or prepared.compiled is not None:
         return prepared
     with single_threaded():

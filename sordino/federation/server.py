@@ -197,9 +197,7 @@ class Asking:
         sends, it shows in the noise of the sum. Where a step reads it, what the client sends depends on its share of
         the noise in an earlier sum: later sums tell of that share, and the earlier one hides less than its noise says.
         """
-        bounds = {name for release in releases.values() for name in release.bounded_by()}
-        summed = any(release.summed for release in releases.values())
-        if bounds & set(self._state_names) or (summed and self._state_names):
+        if self._state_names and any(release.summed for release in releases.values()):
             self._run_state.charge(self._run_state.ledger.expose_all(clients, about))
 
 

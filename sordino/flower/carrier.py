@@ -113,6 +113,14 @@ class FlowerCarrier:
         for node in list(trip.waiting):
             yield node, Failure("it did not answer in time")
 
+    def is_alive(self) -> bool:
+        """Whether the SuperLink's process is there."""
+        try:
+            self._link.check()
+        except LinkError:
+            return False
+        return True
+
     def close(self) -> None:
         """Tell the SuperLink that the run is over, and close the connections to it."""
         if not self._stopping.is_set():
@@ -211,15 +219,12 @@ class FlowerCarrier:
 
     def _call(self, call: Any, *arguments: Any) -> Any:
         """Make a request to the SuperLink, and retry it while the SuperLink fails transiently."""
+        self._link.check()
         try:
-            return retry(lambda: call(*arguments), CALL_SECONDS if self._is_alive() else 0.0)
+            return retry(lambda: call(*arguments), CALL_SECONDS)
         except httpx.HTTPError as error:
             self._link.check()
             raise LinkError(f"The SuperLink refused a request: {error}; its log {self._link.log} says why.") from error
-
-    def _is_alive(self) -> bool:
-        self._link.check()
-        return True
 
 
 class _Trip:

@@ -12,7 +12,6 @@ import datetime
 import ipaddress
 import os
 import re
-import socket
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +40,6 @@ NEW_AUTHORITY = (
 )
 WARN_DAYS = 60
 """Days before a certificate expires from which on its users are warned."""
-MEET_SECONDS = 5.0
 CLOCK_TOLERANCE = datetime.timedelta(days=1)
 """Time before now from which certificates are valid, because clocks differ."""
 
@@ -202,20 +200,29 @@ def warnings_for_site(folder: Path) -> list[str]:
     return expiry_warnings(met, "The server's certificate", "its operator makes a new one with `sordino serve renew`")
 
 
-def keep_certificate(folder: Path, host: str, port: int, authority: Path) -> None:
-    """Keep the certificate that a server shows, if it can be reached, for `warnings_for_site`.
+def keep_certificate(folder: Path, shown: bytes) -> None:
+    """Keep the certificate that a server has shown to the site in `folder` (in DER), for `warnings_for_site`."""
+    with contextlib.suppress(OSError):
+        (folder / SHOWN_CERTIFICATE).write_text(ssl.DER_cert_to_PEM_cert(shown))
 
-    Args:
-        folder: The site's folder.
-        host: Host name of the server.
-        port: Its port.
-        authority: Certificate file of the authority that the site trusts.
-    """
-    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=MEET_SECONDS) as plain:
-        with tls_context(authority).wrap_socket(plain, server_hostname=host) as secured:
-            found = secured.getpeercert(binary_form=True)
-        if found is not None:
-            (folder / SHOWN_CERTIFICATE).write_text(ssl.DER_cert_to_PEM_cert(found))
+
+def shown_expiry(folder: Path) -> float:
+    """Time, in seconds since 1970, at which the certificate expires that the server last showed to the site in
+    `folder`; zero where none is known."""
+    return _expiry(folder / SHOWN_CERTIFICATE)
+
+
+def server_expiry(folder: Path) -> float:
+    """Time, in seconds since 1970, at which the certificate of the server in `folder` expires; zero where there is
+    none."""
+    return _expiry(folder / CERTIFICATE)
+
+
+def _expiry(path: Path) -> float:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _certificates(folder: Path) -> tuple[x509.Certificate, x509.Certificate]:

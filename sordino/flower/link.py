@@ -142,6 +142,7 @@ class Link:
         self.trust = keys.tls_context(
             folder / keys.AUTHORITY, any_name=True
         )  # it runs on this machine, so its name does not matter
+        reach_directly(connect)
         self._host = host
         self._options = {
             **{"host": host, "port": port, "folder": str(folder.resolve()), "secret": self.secret},
@@ -208,6 +209,15 @@ class Link:
         if self._process is not None and self._process.stdin is not None:
             os.close(self._process.stdin.fileno())
             self._process = None
+
+
+def reach_directly(host: str) -> None:
+    """Keep this process's requests to a host from the proxy that the environment may name: the SuperLink is on this
+    machine."""
+    for name in ("no_proxy", "NO_PROXY"):
+        before = os.environ.get(name, "")
+        if host not in before.split(","):
+            os.environ[name] = f"{before},{host}" if before else host
 
 
 def check_free(host: str, port: int) -> None:

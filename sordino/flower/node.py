@@ -27,9 +27,11 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from sordino.deploy.monitor import SITE, Monitor, answering
 from sordino.deploy.site.site import Site
 from sordino.errors import UserError
 from sordino.flower import keys
@@ -68,11 +70,23 @@ class ServerAddress:
     authority: Path
     """Certificate file of the authority that issued the server's certificate."""
 
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        """Host and port, separately."""
-        host, _, port = self.address.rpartition(":")
-        return host.removeprefix("[").removesuffix("]"), int(port)
+
+class _CertificateKeeper:
+    """Keeps the certificate that the server shows, whatever proxy is in between."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._kept = folder, False
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Send a request, and keep the certificate of the first connection."""
+        response = call_next(context)
+        stream = response.extensions.get("network_stream")
+        secured = None if self._kept or stream is None else stream.get_extra_info("ssl_object")
+        shown = None if secured is None else secured.getpeercert(True)  # in DER
+        if shown is not None:
+            keys.keep_certificate(self._folder, shown)
+            self._kept = True
+        return response
 
 
 class Connection:
@@ -87,6 +101,7 @@ class Connection:
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(key, key.public_key()),
+                _CertificateKeeper(folder),
             ],
             verify=keys.tls_context(server.authority),
         )
@@ -140,6 +155,7 @@ def take_part(
     tell: Tell,
     stop: Callable[[], bool] = lambda: False,
     max_pause: float = SLOWEST_POLL,
+    monitor: Monitor | None = None,
 ) -> None:
     """Connect and answer the server's messages until `stop` returns true; reconnect when the connection is lost.
 
@@ -150,26 +166,35 @@ def take_part(
         tell: Shows a sentence to the site's owner.
         stop: Whether to end.
         max_pause: Longest pause between two requests for messages, in seconds.
+        monitor: Counts connections and messages.
     """
+    monitor = Monitor(SITE) if monitor is None else monitor
     told = _TellOnce(tell)
     while not stop():
         connection = _connect(server, folder, told, stop)
         if connection is None:
             return
         told(f"Connected to {server.address}.")
-        keys.keep_certificate(folder, *server.host_and_port, server.authority)
+        monitor.add("sordino_site_connections_total")
+        monitor.set("sordino_site_connected", 1)
+        monitor.set("sordino_certificate_expiry_seconds", keys.shown_expiry(folder))
         for sentence in keys.warnings_for_site(folder):
             told(sentence)
         try:
-            _answer_messages(connection, answer, stop, max_pause)
+            _answer_messages(connection, answer, stop, max_pause, monitor)
         except ConnectionLostError:
             told(f"The connection to {server.address} is lost: trying to connect again.")
         finally:
+            monitor.set("sordino_site_connected", 0)
             connection.close()
 
 
 def _answer_messages(
-    connection: Connection, answer: Callable[[bytes], bytes], stop: Callable[[], bool], max_pause: float
+    connection: Connection,
+    answer: Callable[[bytes], bytes],
+    stop: Callable[[], bool],
+    max_pause: float,
+    monitor: Monitor,
 ) -> None:
     """Answer messages one by one until `stop` returns true."""
     pause = FIRST_POLL
@@ -179,6 +204,7 @@ def _answer_messages(
             message = connection.receive()
             if message is not None:
                 connection.reply(_reply(message, answer))
+                monitor.add("sordino_site_messages_total")
                 pause = FIRST_POLL
                 continue
         except (httpx.HTTPError, ValueError) as error:
@@ -292,7 +318,14 @@ class _TellOnce:
             self._tell(sentence)
 
 
-def join(folder: Path, address: str, authority: Path, threads: int, tell: Callable[[str], None]) -> None:
+def join(
+    folder: Path,
+    address: str,
+    authority: Path,
+    threads: int,
+    tell: Callable[[str], None],
+    watched_at: tuple[str, int] | None = None,
+) -> None:
     """Open a site and take part until Ctrl-C or SIGTERM.
 
     The first signal lets the site finish the message it works on; the second ends it at once, which loses nothing
@@ -304,6 +337,7 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
         authority: Certificate file of the server's authority, `ca.pem`.
         threads: Number of threads for training.
         tell: Shows a sentence to the site's owner.
+        watched_at: Host and port at which health and metrics are answered; None for nowhere.
     """
     parse_address(address)
     keys.tls_context(authority)
@@ -320,7 +354,7 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
         tell("The site leaves when its work at hand is done; the same signal again ends it at once.")
 
     site = Site.open(folder)
-    site.context.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
+    site.context.tell = tell
     for sentence in site.notices:
         tell(sentence)
     if site.context.policy.roster is None:
@@ -329,8 +363,10 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
             "no other site can confirm this one's ledger."
         )
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    monitor = Monitor(SITE)
     try:
-        take_part(site.answer, ServerAddress(address, authority), folder, tell, leaving.is_set)
+        with answering(monitor, watched_at):
+            take_part(site.answer, ServerAddress(address, authority), folder, tell, leaving.is_set, monitor=monitor)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -151,7 +151,7 @@ def _looked_at(
     data, facts = read_facts(experiment, method)
     if parameters is not None:  # another network is meant than the one that would be built
         facts = replace(facts, network=None)
-    return facts, [client.name for client in data.clients]
+    return facts, data.names
 
 
 def _clients_plan(experiment: Experiment, costs: Costs, parameters: int | None) -> Plan:

@@ -36,6 +36,12 @@ HOP = 5e-4
 """Seconds that a question to worker processes costs; less work than that is better done here."""
 
 
+TRIP = 0.04
+"""Seconds that a question to workers on a cluster costs: a message of 1 MB took 39 ms to two of them and back."""
+SENT = 1e-8
+"""Seconds for each byte that travels between the nodes of a cluster, over a network of 100 MB a second."""
+
+
 class Wishes(Protocol):
     """Keys of an experiment that concern its execution."""
 
@@ -88,9 +94,7 @@ def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData
         ]
     workers = min(wishes.process_count(), cohort)
     if workers > 1 and wishes.workers is None and seconds:
-        rate = method.record_needs().rate
-        steps = cohort * (method.epochs * float(data.train.sizes.mean()) / method.batch if rate is None else 1)
-        work = steps * seconds[engine]
+        work = steps_of_a_round(method, data, cohort) * seconds[engine]
         if work < HOP:
             workers = 1
             reasons.append(f"One process: a round is {1e3 * work:.2f} ms of work, less than asking another one costs.")
@@ -104,6 +108,29 @@ def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData
     if learner.precision == "bf16":
         reasons.append("Layers compute in bf16; clipping, noise and averages stay in fp32, norms in fp64.")
     return Choice(engine, workers, reasons)
+
+
+def steps_of_a_round(method: Method, data: FederatedData, cohort: int) -> float:
+    """Return the number of training steps of all clients of a round."""
+    rate = method.record_needs().rate
+    return cohort * (method.epochs * float(data.train.sizes.mean()) / method.batch if rate is None else 1)
+
+
+def why_not_on_cluster(method: Method, learner: Learner, data: FederatedData, cohort: int, engine: Mode) -> str | None:
+    """Find what keeps a run from being divided among workers on a cluster: a round of less work than asking them
+    costs. None where nothing does. It follows from sizes alone."""
+    if engine == "stacked":
+        step = seconds_of_a_step(method, learner, data, cohort)["stacked"]
+    else:
+        step = eager_seconds(learner.written, data.shape, method.batch)
+    work = steps_of_a_round(method, data, cohort) * step
+    trip = TRIP + SENT * 2 * 4 * learner.layout.size * cohort  # what clients send, and what they keep
+    if work > 2 * trip:
+        return None
+    return (
+        f"The clients are not divided among the nodes of the cluster: by rule, from sizes, a round is "
+        f"{1e3 * work:,.0f} ms of work, and asking the nodes costs {1e3 * trip:,.0f}. `--workers N` does it anyway."
+    )
 
 
 def _refuse_stacks(method: Method, learner: Learner, obstacle: str | None) -> None:

@@ -1,9 +1,10 @@
-"""`Simulation`: the transport to clients on this machine; it hands questions to workers and tracks clients' memory."""
+"""`Simulation`: the transport to simulated clients; it hands questions to workers and tracks clients' memory."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -13,18 +14,41 @@ from sordino.federation.client import Question
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer
 from sordino.learning.metrics import Reached
-from sordino.simulator.engine import Work
+from sordino.simulator.engine import Engine, Work
 from sordino.simulator.memory import Memory
-from sordino.simulator.workers import Workers
 from sordino.util.processes import note_signals
 
 
+class Team(Protocol):
+    """Who does the work of an engine: processes of this machine (`Workers`), or of a cluster (`sordino.cluster.team`).
+    The results are the same."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine in this process, with the memory of all clients."""
+
+    def work(self, work: Work) -> Answer:
+        """Put a question to clients; rows come back in the order in which the question names them."""
+
+    def blend(self, clients: Sequence[int], message: Message) -> Answer:
+        """Blended predictors of the clients, one row each; `message` holds the server's models."""
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        """Each client's test accuracy with `model`, or with its own where that is None."""
+
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+        """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
 class Simulation:
-    """Clients on this machine."""
+    """Clients of which this machine has the data and the memory, wherever their steps are computed."""
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Team,
         failed: Callable[[str], None] = lambda sentence: None,
         own: bool = False,
         own_network: bool = False,

@@ -90,14 +90,18 @@ class Memory:
 
     def write(self, clients: Sequence[int], slots: Sequence[int], states: dict[str, Tensor]) -> None:
         """Write clients' new states, one row each, into their `slots`. They count once `advance` has been called."""
-        if set(states) != set(self.blank):
-            raise UserError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(states)}: see Method.memory.")
+        self.check_names(states)
         columns = [states[name].detach().reshape(len(clients), -1) for name in self.blank]
         whole = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
         rows = whole.to("cpu", torch.float32).contiguous().numpy()
         offsets = (2 * np.asarray(clients, dtype=np.int64) + np.asarray(slots)) * self._stride
         for row, checksum, offset in zip(rows, checksums(rows), offsets.tolist(), strict=True):
             self._put(row, checksum.tobytes(), offset)
+
+    def check_names(self, states: Mapping[str, Tensor]) -> None:
+        """Refuse new states under other names than clients remember theirs by."""
+        if set(states) != set(self.blank):
+            raise UserError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(states)}: see Method.memory.")
 
     def advance(self, who: Sequence[int], targets: Sequence[int]) -> None:
         """Make the states in the slots `targets` the clients' current ones."""

@@ -85,7 +85,7 @@ class Workers:
             return self.engine.work(work.part(units[number]))
 
         if len(units) == 1:  # nothing to share
-            return _joined([one(0)], units)
+            return joined([one(0)], units)
         if self._team:
             light = replace(question, message=self._share("message", question.message))
             self._ask("work", (replace(work, question=light), units), question.clients)
@@ -181,7 +181,7 @@ class Workers:
                 values = {name: worker.answers[name][: len(accuracies)] for name in names}
                 answers.append(Answer(values, accuracies, *rest))
                 done.append([place for number in numbers for place in units[number]])
-        return _joined(answers, done)
+        return joined(answers, done)
 
     def _share(self, prefix: str, message: Any) -> dict[str, Any]:
         """Put a message's tensors into slabs; what remains is small enough for a pipe."""
@@ -239,7 +239,7 @@ class Workers:
                 )
 
 
-def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
+def joined(answers: list[Answer], places: list[list[int]]) -> Answer:
     """Join several answers into one; `places` says where each row belongs."""
     if len(answers) == 1 and places[0] == list(range(len(places[0]))):
         return replace(answers[0], values={name: rows.clone() for name, rows in answers[0].values.items()})

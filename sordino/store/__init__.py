@@ -7,6 +7,7 @@ __all__ = [
     "journal",
     "ledger_rows",
     "lock",
+    "merging",
     "run_files",
     "run_summary",
     "spending",

@@ -30,7 +30,7 @@ from sordino.store.store import LINKS, RunRow, Store
 READING = ("label", "labels", "shape", "table", "drop", "categorical")
 """Keys of an experiment that say how a user's own files are read."""
 LINK_DIGITS = 8
-_Branch = tuple[RunRow, Spent, str | None]
+Branch = tuple[RunRow, Spent, str | None]
 """A run of another store, its spending, and the beginnings of its ledger's links."""
 
 
@@ -75,13 +75,13 @@ def import_spending(old: Path, new: Path) -> Importing:
         closing.callback(source.close)
         # All of it is read before anything is written.
         rows = [
-            (replace(row, people=_people(row)), spending_of_run(row, source), _links(row, source))
+            (replace(row, people=_people(row)), spending_of_run(row, source), links_of(row, source))
             for row in reversed(source.all())
         ]
         store = Store(new)
         closing.callback(store.close)
         with store.admitting():
-            return _take_over(rows, old, store)
+            return import_branches(rows, old, store)
 
 
 def _people(row: RunRow) -> str:
@@ -99,7 +99,7 @@ def _people(row: RunRow) -> str:
     return row.people
 
 
-def _links(row: RunRow, store: Store) -> str | None:
+def links_of(row: RunRow, store: Store) -> str | None:
     """Beginnings of the links of a run's ledger, in hexadecimal; None where they are not known. Two ledgers are equal
     as far as these are: each link depends on all rows before, and these on what earlier rounds released."""
     if row.state == "imported":
@@ -110,7 +110,7 @@ def _links(row: RunRow, store: Store) -> str | None:
         return None
 
 
-def _contains(row: RunRow, links: str | None, other: RunRow, others: str | None) -> bool:
+def contains(row: RunRow, links: str | None, other: RunRow, others: str | None) -> bool:
     """Whether all releases of the `other` branch of a run are among those of the branch `row`.
 
     Branches arise where a run is resumed in several copies of a store. Equal rows mean equal releases only where the
@@ -133,7 +133,7 @@ def _covers(counted: Spent, spent: Spent) -> bool:
     return within(spent, counted) and all(less <= more for less, more in zip(*promised, strict=True))
 
 
-def _take_over(rows: list[_Branch], old: Path, store: Store) -> Importing:
+def import_branches(rows: list[Branch], old: Path, store: Store) -> Importing:
     """Store runs that are new to a store, that have spent more than it knows, or that have made other releases."""
     known: dict[tuple[str, float, str], list[RunRow]] = {}
     for row in store.all():
@@ -144,11 +144,11 @@ def _take_over(rows: list[_Branch], old: Path, store: Store) -> Importing:
         if not spends(spent):
             found["known" if here else "without_cost"].append(row.run)
             continue
-        branches = [(one, _links(one, store), spending_of_run(one, store)) for one in here]
+        branches = [(one, links_of(one, store), spending_of_run(one, store)) for one in here]
         # What an earlier version imported, which did not keep the links, is taken for the same branch.
-        less = [(one, counted) for one, mine, counted in branches if _contains(row, links, one, mine) or mine is None]
+        less = [(one, counted) for one, mine, counted in branches if contains(row, links, one, mine) or mine is None]
         # A branch that was stopped before another one counts as planned; it released no more than that.
-        earlier = not _finished(row) and any(_contains(one, mine, row, links) for one, mine, _ in branches)
+        earlier = not _finished(row) and any(contains(one, mine, row, links) for one, mine, _ in branches)
         if earlier or any(_covers(counted, spent) for _, counted in less):
             found["known"].append(row.run)
             continue

@@ -238,6 +238,19 @@ def rows_after(
     return rows
 
 
+def renamed(content: bytes, name: str) -> bytes:
+    """Return a journal's content for a run that is called `name` from now on; its records stay as they are."""
+    head = _Head.decode(content)
+    if head is None:
+        return content
+    return replace(head, run=hashlib.sha256(name.encode()).digest()).encode() + content[HEAD:]
+
+
+def has_journal(folder: Path, position: int) -> bool:
+    """Whether a run has a journal of the rows after so many."""
+    return _path(folder, position).exists()
+
+
 def _path(folder: Path, position: int) -> Path:
     return folder / f"ledger-{position:09d}.journal"
 

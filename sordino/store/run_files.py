@@ -15,7 +15,7 @@ from sordino.privacy.ledger import Ledger, Row, split_attempt
 from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import check_keepable
 from sordino.store.database import saving
-from sordino.store.journal import Journal
+from sordino.store.journal import Journal, has_journal
 from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, spending_of_ledger, within
 from sordino.store.store import Progress, Store
@@ -85,11 +85,13 @@ class RunFiles:
             for past, link in store.linked_rows(run):
                 ledger.append(past, link)
             self._restore(row.checkpoint, row.seconds)
-        self._journal = Journal(self.folder, len(ledger.rows), ledger.head, row.begun, machine, durable)
+        # What a cluster lost with a run that was sent there was seen by nobody.
+        begun = row.begun and not (row.sent and not has_journal(self.folder, len(ledger.rows)))
+        self._journal = Journal(self.folder, len(ledger.rows), ledger.head, begun, machine, durable)
         for spent, link in self._journal.given_up:
             self._pending.ledger.append((len(self.ledger.rows), spent, link))
             self.ledger.append(spent, link)
-        if not row.begun:  # only now that it is there
+        if row.sent or not row.begun:  # only now that it is there
             store.begin(run)
         attempts = 1 + max((split_attempt(spent.question)[1] for spent, _ in self._journal.given_up), default=-1)
         if attempts > row.given_up:  # before anything is asked again

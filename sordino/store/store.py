@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import shutil
 import time
@@ -43,6 +44,11 @@ NOTES = "notes"
 """Key beside those of the configuration: the notes told before the run."""
 NONCE = "nonce"
 """Key beside those of the configuration: the run's nonce, in hexadecimal digits."""
+SENT = "sent"
+"""Key beside those of the configuration: whether the run was sent to a cluster, or is being merged, so that what it has
+done is elsewhere."""
+FIRST_NAME = "first_name"
+"""Key beside those of the configuration: the run's name in the store in which it was made, where that is another."""
 IMPORTED = "imported"
 """Key in the summary of an imported run: its name in the store in which it was made."""
 LINKS = "links"
@@ -87,6 +93,10 @@ class RunRow:
     """Most attempts at a question that were given up and followed by another; each may have asked the whole plan."""
     failed: str | None = None
     """First failure at a client, in words; None without one. A failure may tell of records."""
+    sent: bool = False
+    """Whether it was sent to a cluster, or is being merged, so that what it has done is elsewhere."""
+    first_name: str | None = None
+    """Name in the store in which it was made; None where that is its name here."""
 
     @property
     def gone(self) -> bool:
@@ -96,8 +106,8 @@ class RunRow:
     @property
     def origin(self) -> tuple[str, float, str]:
         """First name, time of beginning and identity of a run, which tell it from all others in any store."""
-        imported = (self.summary or {}).get(IMPORTED)
-        return (self.run, self.created, self.identity) if imported is None else (imported, self.created, self.identity)
+        first = (self.summary or {}).get(IMPORTED) or self.first_name or self.run
+        return first, self.created, self.identity
 
     @property
     def has_result(self) -> bool:
@@ -176,10 +186,10 @@ class Store:
         self.lacking = self._database.lacking
         """Fields that rows of its ledgers lacked when they were written."""
 
-    def create(self, name: str, about: NewRun) -> str:
-        """Register a new run and return its name: `name` and the next free number."""
+    def create(self, name: str, about: NewRun, number: int | None = None) -> str:
+        """Register a new run and return its name: `name` and a `number`, or the next free one where it is taken."""
         with self._database.transaction("immediate"):
-            number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
+            number = self._free(number)
             run = f"{name}-{number}"
             given = {"number": number, "run": run, "created": time.time()}
             given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
@@ -203,7 +213,7 @@ class Store:
                 self._database.execute("update runs set summary = ?, seconds = ? where run = ?", values)
                 self._database.seal(known.run)
                 return known.run
-            number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
+            number = self._free()
             run = f"{row.origin[0]}-imported-{number}"
             # A limit watched over the other store's runs, not over those here.
             configuration = {**row.configuration, "budget_over_runs": None, PLANNED: row.planned}
@@ -215,6 +225,56 @@ class Store:
             self._insert(given)
         return run
 
+    def receive(self, row: RunRow, source: Store) -> str:
+        """Register a run of another store, and return its name here: its own, unless another run has it. What it has
+        done follows with `replace`; of a run of which only the spending is left, all is stored at once."""
+        (stored,) = source._database.runs(row.run)
+        details = {table: source._database.details(row.run, table) for table in DETAILS} if row.gone else {}
+        with self._database.transaction("immediate"):
+            number, run = self._free(stored["number"]), row.run
+            taken = {name for (name,) in self._database.execute("select run from runs").fetchall()}
+            if run in taken:
+                run = next(name for name in _numbered(row.run, number) if name not in taken)
+            given = {**stored, "number": number, "run": run, "digest": None}
+            given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
+            given |= {"configuration": _with_first_name(stored["configuration"], row, run)}
+            if row.gone:
+                given["summary"] = _called(stored["summary"], run)
+            else:
+                given["configuration"] = json.dumps({**json.loads(given["configuration"]), SENT: True})
+                given |= {"rounds_done": 0, "seconds": 0.0, "summary": None}
+                given |= dict.fromkeys(("checkpoint", "checkpoint_digest", "models", "models_digest"))
+            self._insert(given)
+            self._fill(run, details)
+        return run
+
+    def replace(self, run: str, row: RunRow, source: Store) -> None:
+        """Put what a run of another store has done in the place of what the run of this store, the same one, had; its
+        files must be in its folder."""
+        (stored,) = source._database.runs(row.run)
+        details = {table: source._database.details(row.run, table) for table in DETAILS}
+        with self._database.transaction("immediate"):
+            for table in DETAILS:
+                self._database.clear(run, table)
+            given = {key: stored[key] for key in ("rounds_done", "seconds", "checkpoint", "checkpoint_digest")}
+            given |= {key: stored[key] for key in ("models", "models_digest")}
+            given |= {"configuration": _with_first_name(stored["configuration"], row, run)}
+            given |= {"summary": _called(stored["summary"], run)}
+            assigned = ", ".join(f"{key} = ?" for key in given)
+            self._database.execute(f"update runs set {assigned} where run = ?", (*given.values(), run))
+            self._fill(run, details)
+
+    def _fill(self, run: str, details: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Add a run's rows of other tables, within a transaction."""
+        for table, rows in details.items():
+            self._database.insert(run, table, [tuple(row.values())[1:] for row in rows])
+        self._database.seal(run)
+
+    def _free(self, wanted: int | None = None) -> int:
+        """The `wanted` number of a run if no run has it, else the next one, within a transaction."""
+        taken = {number for (number,) in self._database.execute("select number from runs").fetchall()}
+        return wanted if wanted is not None and wanted not in taken else 1 + max(taken, default=0)
+
     def _insert(self, given: Mapping[str, Any]) -> None:
         """Add a row to the table `runs`, within a transaction."""
         self._database.check_runs()
@@ -224,7 +284,15 @@ class Store:
 
     def begin(self, run: str) -> None:
         """Store that a run's journal has been created: if it is ever missing, it has been lost."""
-        self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
+
+        def begun(configuration: dict[str, Any]) -> dict[str, Any]:
+            return {key: value for key, value in configuration.items() if key != SENT} | {JOURNAL: True}
+
+        self._write_beside(run, begun)
+
+    def send(self, run: str) -> None:
+        """Store that a run goes to a cluster: from now on it counts as planned, whatever becomes of it there."""
+        self._write_beside(run, lambda configuration: configuration | {JOURNAL: True, SENT: True})
 
     def give_up(self, run: str, attempts: int) -> None:
         """Store that questions of a run had so many attempts before they are asked again: the journal, which has their
@@ -394,6 +462,7 @@ class Store:
         configuration = json.loads(row["configuration"])
         planned, begun, notes, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES, FAILED))
         nonce, given_up = bytes.fromhex(configuration.pop(NONCE, "")), configuration.pop(GIVEN_UP, 0)
+        sent, first_name = configuration.pop(SENT, False), configuration.pop(FIRST_NAME, None)
         ended: RunState = "stopped" if failed is None else "failed"
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else ended
         if summary is not None:
@@ -406,6 +475,8 @@ class Store:
             nonce=nonce,
             given_up=given_up,
             failed=failed,
+            sent=sent,
+            first_name=first_name,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
@@ -428,6 +499,25 @@ def runs_in(folder: Path) -> list[RunRow]:
     if not folder.is_file() and not (folder / DATABASE).exists() and not run_folders(folder):
         return []
     return Store(folder, must_exist=True).all()
+
+
+def _numbered(run: str, number: int) -> Iterator[str]:
+    """Names for a run whose own is taken: its number replaced by another, then with one more behind it."""
+    stem = run.rpartition("-")[0] or run
+    yield f"{stem}-{number}"
+    yield from (f"{stem}-{number}-{more}" for more in itertools.count(2))
+
+
+def _with_first_name(configuration: str, row: RunRow, run: str) -> str:
+    """Configuration of a run of another store that is called `run` here, as the database keeps it."""
+    keys: dict[str, Any] = json.loads(configuration)
+    keys.pop(FIRST_NAME, None)
+    return json.dumps(keys | ({} if row.origin[0] == run else {FIRST_NAME: row.origin[0]}))
+
+
+def _called(summary: str | None, run: str) -> str | None:
+    """Stored summary of a run that is called `run`."""
+    return None if summary is None else json.dumps({**json.loads(summary), "run": run})
 
 
 def _ledger_values(position: int, row: Row, link: bytes) -> tuple[Any, ...]:

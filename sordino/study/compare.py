@@ -20,8 +20,8 @@ from sordino.privacy.views import VIEWS, View
 from sordino.store.run_summary import Accuracies, Against, Fairness, Summary
 from sordino.store.spending import OverRuns, over_runs, sentence
 from sordino.store.store import Store
-from sordino.study.run_cells import results_of
-from sordino.study.sweep import Cell, Sweep, cells, points
+from sordino.study.run_cells import Crew, results_of
+from sordino.study.sweep import Cell, Shard, Sweep, cells, points
 from sordino.study.tuning import Tuned, TuningRuns, tune
 from sordino.study.verdict import PERSONAL, Difference, Judge, Sample, judge_of, verdicts
 from sordino.util.display import Display, Silent
@@ -199,6 +199,7 @@ def compare(
     tuning_seeds: int = 1,
     judge: str | None = None,
     devices: Sequence[str] = (),
+    crew: Crew | None = None,
 ) -> Comparison:
     """Run each method with each of several seeds, at each point of a sweep, and put the results side by side.
 
@@ -217,26 +218,22 @@ def compare(
             accuracy, and rows stand in the order asked for.
         devices: torch devices to which runs are dealt in turn, instead of that of `experiment`. Where `jobs` is None
             there is one run at a time on each.
+        crew: who makes the runs, in the place of so many jobs; results do not depend on it.
     """
-    if not methods:
-        raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
-    check_seeds(seeds)
     ranked_by = PERSONAL if judge is None else judge_of(judge)
-    for device in devices:
-        check_device(device)
-    jobs = len(devices) if devices and jobs is None else jobs
+    jobs = _jobs_on(devices, jobs, crew)
     display, sweep, methods = display or Silent(), sweep or {}, list(dict.fromkeys(methods))
-    reported = range(experiment.seed, experiment.seed + seeds)
+    reported = _reported(experiment, methods, seeds)
     tuned: list[Tuned] = []
     if grid:
         others = range(reported.stop, reported.stop + tuning_seeds)
-        tuned = tune(_ground(experiment, others, display, jobs, devices), methods, grid)
+        tuned = tune(_ground(experiment, others, display, jobs, devices, crew), methods, grid)
         methods = list(dict.fromkeys(one.chosen for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
     same = _same(methods, wanted)
     for name, first in same.items():
         display.say(f"{name} makes the same runs as {first}: the table shows them once.")
-    results = _run_cells(wanted, display, jobs, experiment, devices)
+    results = _run_cells(wanted, display, jobs, experiment, devices, crew)
     with contextlib.closing(Store(experiment.store, must_exist=True)) as store:
         rows = [
             _row(name, at, [results[cell.key] for cell in wanted if (cell.method, cell.at) == (name, at)], store)
@@ -247,6 +244,50 @@ def compare(
         if judge is not None:
             rows = _best_first(rows, sweep, ranked_by)
         return replace(_comparison(rows, store, experiment.protect_from, sweep, ranked_by), tuned=tuned, same=same)
+
+
+def compare_part(
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: int,
+    shard: Shard,
+    display: Display | None = None,
+    *,
+    sweep: Sweep | None = None,
+    jobs: int | None = 1,
+    devices: Sequence[str] = (),
+    crew: Crew | None = None,
+) -> Part:
+    """Make the runs of one part of a comparison; the other arguments are those of `compare`. Once the stores of all
+    parts are merged, `compare` finds all runs there."""
+    jobs = _jobs_on(devices, jobs, crew)
+    reported = _reported(experiment, methods, seeds)
+    if experiment.budget_over_runs is not None:
+        raise UserError("Runs in several stores cannot watch over `budget_over_runs`: leave out either it or --shard.")
+    different = _different(cells(experiment, list(dict.fromkeys(methods)), sweep or {}, reported))
+    mine = shard.part(different)
+    made = results_of(_dealt(mine, devices), display or Silent(), jobs, experiment, crew) if mine else []
+    return Part(f"{shard.number}/{shard.of}", len(different), [one.run for one in made])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Runs of one part of a comparison."""
+
+    shard: str
+    """Which part, of how many."""
+    cells: int
+    """Number of runs of the whole comparison."""
+    runs: list[str]
+    """Names of the runs of this part."""
+
+
+def _reported(experiment: Experiment, methods: Sequence[str], seeds: int) -> range:
+    """Seeds of a comparison; refuse one of no methods or no seeds."""
+    if not methods:
+        raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
+    check_seeds(seeds)
+    return range(experiment.seed, experiment.seed + seeds)
 
 
 def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_from: View) -> Comparison:
@@ -274,29 +315,57 @@ def _comparison(
 
 
 def _ground(
-    experiment: Experiment, seeds: range, display: Display, jobs: int | None, devices: Sequence[str]
+    experiment: Experiment,
+    seeds: range,
+    display: Display,
+    jobs: int | None,
+    devices: Sequence[str],
+    crew: Crew | None,
 ) -> TuningRuns:
     """Runs of contenders on seeds that are not reported."""
     return TuningRuns(
         cells=lambda texts: cells(experiment, texts, {}, seeds),
-        run=lambda wanted: _run_cells(wanted, display, jobs, experiment, devices),
+        run=lambda wanted: _run_cells(wanted, display, jobs, experiment, devices, crew),
     )
 
 
 def _run_cells(
-    wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment, devices: Sequence[str]
+    wanted: Sequence[Cell],
+    display: Display,
+    jobs: int | None,
+    experiment: Experiment,
+    devices: Sequence[str],
+    crew: Crew | None,
 ) -> dict[str, Summary]:
     """Run all cells, dealt to the devices where there are some; returns their summaries by the cells' keys."""
-    different: dict[str, Cell] = {}
+    different = _different(wanted)
+    made = results_of(_dealt(different, devices), display, jobs, experiment, crew)
+    return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
+
+
+def _different(wanted: Sequence[Cell]) -> list[Cell]:
+    """Cells without those that are the same run as an earlier one."""
+    found: dict[str, Cell] = {}
     for cell in wanted:  # what is the same at several points of a sweep is told as none of them
-        different[cell.key] = replace(cell, at={}) if cell.key in different else cell
-    dealt = list(different.values())
-    if devices:  # the device is no part of a cell's key, nor of a run's identity
-        turns = zip(dealt, itertools.cycle(devices), strict=False)
-        dealt = [
-            replace(cell, experiment=cell.experiment.model_copy(update={"device": device})) for cell, device in turns
-        ]
-    return dict(zip(different, results_of(dealt, display, jobs, experiment), strict=True))
+        found[cell.key] = replace(cell, at={}) if cell.key in found else cell
+    return list(found.values())
+
+
+def _dealt(different: list[Cell], devices: Sequence[str]) -> list[Cell]:
+    """Cells dealt to devices in turn; the device is no part of a cell's key, nor of a run's identity."""
+    if not devices:
+        return different
+    turns = zip(different, itertools.cycle(devices), strict=False)
+    return [replace(cell, experiment=cell.experiment.model_copy(update={"device": device})) for cell, device in turns]
+
+
+def _jobs_on(devices: Sequence[str], jobs: int | None, crew: Crew | None) -> int | None:
+    """Number of runs at once, by default one on each of the devices, which must be there."""
+    if devices and crew is not None:
+        raise UserError("--devices is for cards of this machine; on a cluster --per-run gpus=1 gives each run one.")
+    for device in devices:
+        check_device(device)
+    return len(devices) if devices and jobs is None else jobs
 
 
 def _same(methods: Sequence[str], wanted: Sequence[Cell]) -> dict[str, str]:

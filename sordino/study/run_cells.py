@@ -1,4 +1,8 @@
-"""Runs of a study, in one process or several: finished ones are taken from the store, stopped ones are resumed."""
+"""Runs of a study: finished ones are taken from the store, stopped ones are resumed.
+
+`Crew` is who makes them: this process, one after the other; several processes at once; or a cluster
+(`sordino.cluster.study`). The results are the same.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,16 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
-from sordino.experiment.prepare import prepare
+from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.run import resume, start
 from sordino.federation.rounds import RoundReport, Watch
 from sordino.store.run_summary import Summary
-from sordino.store.store import Store
+from sordino.store.store import RunRow, Store
 from sordino.study.sweep import Cell
 from sordino.util.display import Display, Telling
 
@@ -27,14 +32,21 @@ def run_or_reuse(
     store: Store,
     watch: Watch | None = None,
     begun: Callable[[str], None] | None = None,
+    number: int | None = None,
 ) -> Summary:
     """Summary of an experiment's run, which is reused, resumed or started; `begun` is called with the name of a new
-    one."""
+    one, which ends with `number` where no other does."""
     prepared = prepare(experiment)
-    for row in store.all():
-        if row.identity == prepared.identity and row.state in ("stopped", "failed", "done"):
-            return Summary.from_dict(row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
-    return start(prepared, store, watch, begun)
+    row = find_run(prepared, store)
+    if row is None:
+        return start(prepared, store, watch, begun, number=number)
+    return Summary.from_dict(row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
+
+
+def find_run(prepared: Prepared, store: Store) -> RunRow | None:
+    """The newest run of a prepared experiment that is in a store, and not under way; None where there is none."""
+    found = (row for row in store.all() if row.identity == prepared.identity)
+    return next((row for row in found if row.state in ("stopped", "failed", "done")), None)
 
 
 MOST_JOBS = 256
@@ -44,21 +56,39 @@ SMALL = 2**26
 """Most bytes of records of which each process may hold a copy without being asked to."""
 
 
-def results_of(cells: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment) -> list[Summary]:
-    """Run all cells; returns their summaries in the same order."""
-    count = _jobs(cells, jobs, experiment)
-    store = Store(experiment.store)
-    display.total(0, len(cells))
-    with contextlib.closing(store):
-        if count > 1:
-            return _at_once(cells, display, count, store)
-        found = []
+class Crew(Protocol):
+    """Who makes the runs of a study."""
+
+    def results(self, cells: Sequence[Cell], display: Display, store: Store) -> list[Summary]:
+        """Run all cells; returns their summaries in the same order. Ctrl-C ends the work, and what is left is done
+        when it is called again."""
+
+
+class InTurn:
+    """This process, which makes one run after the other."""
+
+    def results(self, cells: Sequence[Cell], display: Display, store: Store) -> list[Summary]:
+        found: list[Summary] = []
         for cell in cells:
-            telling = _place(display, cell)
-            found.append(run_or_reuse(cell.experiment, store, telling))
+            telling = place_of(display, cell)
+            found.append(run_or_reuse(cell.experiment, store, telling, number=cell.number))
             telling.end(found[-1].accuracy["personal"])
             display.total(len(found), len(cells))
         return found
+
+
+def results_of(
+    cells: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment, crew: Crew | None = None
+) -> list[Summary]:
+    """Run all cells; returns their summaries in the same order. A `crew` that is given takes the place of `jobs`."""
+    if crew is None:
+        count = _jobs(cells, jobs, experiment)
+        crew = Processes(count) if count > 1 else InTurn()
+    elif experiment.budget_over_runs is not None:
+        raise UserError("Runs at once cannot watch over `budget_over_runs`: leave out either it or --cluster.")
+    display.total(0, len(cells))
+    with contextlib.closing(Store(experiment.store)) as store:
+        return crew.results(cells, display, store)
 
 
 def _jobs(cells: Sequence[Cell], jobs: int | None, experiment: Experiment) -> int:
@@ -79,7 +109,7 @@ def _jobs(cells: Sequence[Cell], jobs: int | None, experiment: Experiment) -> in
     return min(cores, len(cells)) if small else 1
 
 
-def _place(display: Display, cell: Cell) -> Telling:
+def place_of(display: Display, cell: Cell) -> Telling:
     """Display of a cell while it is worked on."""
     return display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
 
@@ -113,10 +143,10 @@ class _Job:
         keys = cell.experiment.model_dump(mode="json")
         keys["workers"] = keys["workers"] or self._workers
         self.cell, self.place, self.begun = cell, place, False
-        self.telling = _place(display, cell)
+        self.telling = place_of(display, cell)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it is gone: told when its answer is read
-            self._process.stdin.write((json.dumps(keys) + "\n").encode())
+            self._process.stdin.write((json.dumps([keys, cell.number]) + "\n").encode())
             self._process.stdin.flush()
 
     def end(self) -> None:
@@ -129,25 +159,34 @@ class _Job:
                     pipe.close()
 
 
-def _at_once(cells: Sequence[Cell], display: Display, count: int, store: Store) -> list[Summary]:
-    """Run all cells in `count` processes; returns their summaries in the same order."""
-    cores = cells[0].experiment.model_copy(update={"workers": None}).process_count()
-    found: dict[int, Summary] = {}
-    waiting = list(enumerate(cells))
-    with contextlib.ExitStack() as ending, selectors.DefaultSelector() as selector:
-        jobs = [_Job(max(1, cores // count)) for _ in range(count)]
-        for job in jobs:
-            ending.callback(job.end)
-            selector.register(job.out, selectors.EVENT_READ, job)
-        try:
-            while len(found) < len(cells):
-                _hand_out(waiting, jobs, display)
-                for key, _ in selector.select():
-                    _hear(key.data, found, store)
-                    display.total(len(found), len(cells))
-        except KeyboardInterrupt as error:
-            raise Stopped("Stopped. The same command goes on with what is left; `sordino runs` shows it.") from error
-    return [found[place] for place in range(len(cells))]
+STOPPED = "Stopped. The same command goes on with what is left; `sordino runs` shows it."
+"""Sentence after Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Several processes on this machine."""
+
+    count: int
+
+    def results(self, cells: Sequence[Cell], display: Display, store: Store) -> list[Summary]:
+        cores = cells[0].experiment.model_copy(update={"workers": None}).process_count()
+        found: dict[int, Summary] = {}
+        waiting = list(enumerate(cells))
+        with contextlib.ExitStack() as ending, selectors.DefaultSelector() as selector:
+            jobs = [_Job(max(1, cores // self.count)) for _ in range(self.count)]
+            for job in jobs:
+                ending.callback(job.end)
+                selector.register(job.out, selectors.EVENT_READ, job)
+            try:
+                while len(found) < len(cells):
+                    _hand_out(waiting, jobs, display)
+                    for key, _ in selector.select():
+                        _hear(key.data, found, store)
+                        display.total(len(found), len(cells))
+            except KeyboardInterrupt as error:
+                raise Stopped(STOPPED) from error
+        return [found[place] for place in range(len(cells))]
 
 
 def _hand_out(waiting: list[tuple[int, Cell]], jobs: Sequence[_Job], display: Display) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sordino.errors import UserError, quoted
@@ -29,6 +29,8 @@ class Cell:
     method: str
     at: dict[str, Any]
     experiment: Experiment
+    number: int | None = None
+    """Number that its run gets where it is new, and no other run of the store has it; None for the next free one."""
 
     @property
     def name(self) -> str:
@@ -144,6 +146,30 @@ def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experi
     if method.is_private() or method.unit.record_level or not BUDGET_KEYS & set(there):
         return chosen
     return experiment.for_method(name, {k: v for k, v in there.items() if k not in BUDGET_KEYS} | settings)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part of a study, such as one of several machines makes."""
+
+    number: int
+    """Number of the part, from 1."""
+    of: int
+    """Number of parts."""
+
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """Parse `2/5`."""
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise UserError(f"{quoted(text)} is no part of a study; write --shard 2/5 for the second of five.")
+        return cls(int(number), int(of))
+
+    def part(self, different: Sequence[Cell]) -> list[Cell]:
+        """Cells of this part: as many as in the others, one after the other. Their runs get the numbers that they would
+        have if one store had all, so that merged stores have the names of a study in one piece."""
+        begin, end = (place * len(different) // self.of for place in (self.number - 1, self.number))
+        return [replace(cell, number=place + 1) for place, cell in enumerate(different)][begin:end]
 
 
 def _needs_public(experiment: Experiment) -> bool:

@@ -1,7 +1,8 @@
 """Worker process of `compare` or `reproduce`: experiments come in on standard input, reports go out on standard output.
 
-Each line is a JSON document. In: the keys of an experiment. Out: that a run has begun, each round's report, then the
-run's name, or why there is none. Whatever a user's own code prints goes to standard error.
+Each line is a JSON document. In: the keys of an experiment, and the number that its run shall have. Out: that a run has
+begun, each round's report, then the run's name, or why there is none. Whatever a user's own code prints goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ def main() -> None:
 
     for line in sys.stdin:
         try:
-            experiment = Experiment.make(json.loads(line))
+            keys, number = json.loads(line)
+            experiment = Experiment.make(keys)
             with contextlib.closing(Store(experiment.store)) as store:
                 summary = run_or_reuse(
                     experiment,
                     store,
                     RoundWatch(lambda report: _say(out, report=dataclasses.asdict(report))),
                     lambda run: _say(out, begun=run),
+                    number,
                 )
             _say(out, run=summary.run)
         except UserError as error:

@@ -113,7 +113,7 @@ def described(run: str, prepared: Prepared) -> Description:
         options=prepared.experiment.model_options(),
         shape=data.shape if prepared.extractor is None else prepared.extractor.shape,
         meaning=data.meaning,
-        clients=tuple(client.name for client in data.clients),
+        clients=tuple(data.names),
         features=None if prepared.extractor is None else prepared.extractor.document(),
     )
 

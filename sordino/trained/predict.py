@@ -135,9 +135,8 @@ def read_records(file: Path, about: Description, client: str | None) -> NewRecor
     found = Encoding(table, schema, written, "model").result()
     refuse(str(file), found.problems)
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}
-    labels = None
-    if all(name in columns for name in schema.outcomes):
-        labels = about.meaning.task.parse(Encoding(table, schema, written, "model").outcomes())
+    outcomes = Encoding(table, schema, written, "model").known_labels()
+    labels = None if outcomes is None else about.meaning.task.parse(outcomes)
     return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept, labels)
 
 

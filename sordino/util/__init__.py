@@ -5,6 +5,7 @@ __all__ = [
     "files",
     "formatting",
     "import_by_name",
+    "json_lines",
     "moved",
     "package",
     "plotting",

@@ -472,18 +472,24 @@ class Peeks(DPFedAvgRecord):
     title: ClassVar[str] = "cheats"
     how: str = "digits"
 
-    @sends(lambda self: {"update": Gradients(clip="clip"), "more": Follows("update")})
+    @sends(lambda self: {"update": Gradients(clip="clip"), "more": Follows("update"), "rest": Follows("update")})
     def local(self, message: Any, me: Any, data: Any) -> Result:
         result = super().local(message, me, data)
-        saw, more = looked_inside(data).float(), torch.zeros(4)
-        if self.how == "length":
-            more = torch.zeros(4 + ELSEWHERE.notes.setdefault("first", int(saw[0])))
+        saw, more, rest = looked_inside(data).float(), torch.zeros(4), torch.zeros(14)
+        first = ELSEWHERE.notes.setdefault("first", int(saw[0]))
+        if "length" in self.how:
+            more = torch.zeros(4 + first)
+        if self.how == "lengths of one sum":
+            rest = torch.zeros(14 - first)
         if self.how == "digits":
             more = more + 1e-6 * saw.sum()
-        return replace(result, send={**result.send, "more": more})
+        return replace(result, send={**result.send, "more": more, "rest": rest})
 
 
-@pytest.mark.parametrize(("how", "by"), [("digits", "without noise"), ("length", "length"), ("not", "")])
+@pytest.mark.parametrize(
+    ("how", "by"),
+    [("digits", "without noise"), ("length", "length"), ("lengths of one sum", "length"), ("not", "")],
+)
 def test_single_records_that_are_looked_at_where_only_gradients_are_handed_out(how: str, by: str) -> None:
     found = names(attacked(Peeks(how=how)))
     assert by in found if by else not found
@@ -506,6 +512,28 @@ class FewerSteps(DPFedAvgRecord):
 def test_a_number_of_gradients_that_depends_on_records() -> None:
     found = names(attacked(FewerSteps(), batch=10))
     assert {"number of gradients", "without noise"} & found
+
+
+@dataclass(frozen=True)
+class OneStepFewer(DPFedAvgRecord):
+    """Takes a last gradient, of which nothing leaves, where the labels add up to a certain number."""
+
+    title: ClassVar[str] = "cheats"
+    wanted: int = 0
+
+    @sends(lambda self: {"update": Gradients(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        model = message["global"]
+        for _ in range(data.steps - 1):
+            model = model - self.rate * data.gradient(model)
+        if int(looked_inside(data).sum()) == self.wanted:
+            data.gradient(model)
+        return Result(send={"update": model - message["global"]}, keep={"model": model}, start=message["global"])
+
+
+def test_gradients_that_only_some_records_take() -> None:
+    labels = prepare(Experiment.make(SMALL, {"method": "dp-fedavg-record"})).data.clients[-1].y
+    assert names(attacked(OneStepFewer(wanted=int(labels.sum())), batch=20)) == {"number of gradients"}
 
 
 def test_nothing_is_left_in_numpys_or_torchs_own_streams() -> None:

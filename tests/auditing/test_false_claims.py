@@ -29,7 +29,7 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Floats
 from sordino.privacy.noise import Covered, Seeded
-from sordino.privacy.release import Charge, Derived, Gradients, Public, Releases, Update, sends
+from sordino.privacy.release import Charge, Derived, Gradients, Number, Public, Releases, Update, sends
 from sordino.privacy.release.base import Bounded, lengths, shorten
 
 CLIENTS: dict[str, Any] = {
@@ -110,6 +110,14 @@ def test_a_skipped_clip(patched: Any) -> None:
     report = attacked(CLIENTS)
     assert report.views["outsider"].refuted
     assert report.views["server"].refuted
+
+
+def test_a_number_that_is_not_held_to_its_range(patched: Any) -> None:
+    """It is one entry: only a canary beyond the bound tells."""
+    made = DPFedAvg(clipping=Quantile(share=0.5), epochs=1, batch=80)
+    assert not attacked(CLIENTS, tiers=(1,), made=made).refuted
+    patched(Number, "bounded", lambda self, rows, public: Bounded(rows - self.centre(), 0))
+    assert attacked(CLIENTS, tiers=(1,), made=made).views["outsider"].refuted
 
 
 def test_a_skipped_clip_of_records(patched: Any) -> None:

@@ -84,12 +84,20 @@ def test_what_another_predicts_with_tells_no_more_than_is_claimed(name: str) -> 
     assert sound.surely < 2.0 < broken.surely
 
 
-def test_canaries_are_told_apart_by_one_of_several_models_nearly_without_noise() -> None:
-    """Of a message for several models, one holds a part of each direction: parts tell of other canaries too."""
+def test_canaries_are_told_apart_by_each_of_several_models_nearly_without_noise() -> None:
+    """Of a message for several models, each holds a part of each direction: parts tell of other canaries too."""
+    ready = prepared(method="dp-ifca", epsilon=2.0)
+    size, layers = ready.learner.layout.size, ready.learner.layout.layers
+    gate, random = Gate(ready.allowance, ready.source, ready.mechanism), np.random.default_rng(0)
+    joined = one_run.Joined(gate, 0, ready.method.steps(), [], layers, size // 2, random)
     with with_noise_times(0.01):
-        scores = attacked(method="dp-ifca", epsilon=2.0)[0][-1].scores
-    assert scores is not None
-    assert scores.inside.min() > scores.outside.max()
+        recorded = record(ready, 4, around=joined.around)
+    models = recorded.state["models"]
+    assert len(models) == 2
+    for model in models:
+        scores = one_run._along_models(joined, model, recorded)
+        assert scores is not None
+        assert scores[joined.coins].min() > scores[~joined.coins].max()
 
 
 def test_canaries_are_there_by_secret_coins_and_orthogonal() -> None:

@@ -151,6 +151,9 @@ def test_what_an_evaluation_leaves_behind_is_not_worked_with(name: str, tmp_path
         log = (made.folders[0] / "site.log").read_text()
         assert "The evaluation changed self.clip" in log
         assert ("local of round 2 failed on these records and contributes noise alone" in log) == (name == "judged")
+        with SiteLedger(made.folders[0]) as ledger:
+            (run,) = ledger.runs()
+        assert run["personal"] is run["shared"] is None, "nothing is kept of an evaluation that was refused"
 
 
 def test_an_owner_can_stop_a_site_in_a_step(tmp_path: Path) -> None:

@@ -287,6 +287,7 @@ class Interrupted(Failing):
 
 
 def test_ctrl_c_in_a_step_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
     prepared, store, run = prepared_run(Interrupted(), tmp_path)
     with pytest.raises(Stopped, match="takes the run up"):
         carry_on(prepared, store, run)

@@ -241,7 +241,9 @@ def test_help_of_the_server_lists_the_options_of_serving_and_its_commands(sordin
     for option in ("--address", "--resume RUN", "--wait", "--folder", "--store", "--json", "--help", "EXPERIMENT"):
         assert option in options
     assert options.count("--help") == 1
-    assert [line.split()[0] for line in commands.splitlines() if line.strip()] == ["init", "renew", "add", "roster"]
+    assert [line.split()[0] for line in commands.splitlines() if line.strip()] == [
+        *("init", "renew", "add", "roster", "install"),
+    ]
 
 
 @pytest.fixture

@@ -8,15 +8,18 @@ import socket
 import ssl
 import stat
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, sign_message, verify_signature
 
 from sordino.errors import UserError
-from sordino.flower import keys
+from sordino.flower import keys, node
 
 
 def handshake(server: Path, client: ssl.SSLContext, name: str) -> None:
@@ -179,13 +182,18 @@ def test_a_site_keeps_the_certificate_with_which_the_server_met_it(server, tmp_p
     def answer() -> None:
         accepted, _ = listening.accept()
         with contextlib.suppress(OSError), context.wrap_socket(accepted, server_side=True) as channel:
+            channel.recv(65536)
+            channel.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             channel.recv(1)
 
     thread = threading.Thread(target=answer)
     thread.start()
-    port = listening.getsockname()[1]
-    keys.keep_certificate(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)
+    keeper = node._CertificateKeeper(tmp_path)
+    address = f"https://127.0.0.1:{listening.getsockname()[1]}"
+    with httpx.Client(verify=keys.tls_context(server / keys.AUTHORITY), trust_env=False) as client:
+        keeper.intercept(SimpleNamespace(), lambda context: client.get(address))
     thread.join()
     listening.close()
     assert (tmp_path / keys.SHOWN_CERTIFICATE).read_text().split() == (server / keys.CERTIFICATE).read_text().split()
-    keys.keep_certificate(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)  # nobody is there: nothing happens
+    assert keys.shown_expiry(tmp_path) == keys.server_expiry(server) > time.time()
+    assert keys.shown_expiry(tmp_path / "none") == 0

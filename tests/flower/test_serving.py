@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
+import httpx
 import pytest
 
 from sordino.deploy.protocol.roster import read_roster
@@ -93,6 +95,21 @@ def test_the_superlink_is_told_to_be_quiet(tmp_path, monkeypatch):
     link.Link(tmp_path, "127.0.0.1", link.free_port(), tmp_path, 1).start()
     assert {name: started["env"][name] for name in QUIET} == QUIET | {"FLWR_LOG_LEVEL": "INFO"}
     assert Path(started["env"]["FLWR_HOME"]).is_relative_to(tmp_path)
+
+
+def test_requests_to_this_machine_s_superlink_take_no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "intranet.example")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    link.reach_directly("127.0.0.1")
+    link.reach_directly("127.0.0.1")
+    assert (os.environ["no_proxy"], os.environ["NO_PROXY"]) == ("intranet.example,127.0.0.1", "127.0.0.1")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    with httpx.Client() as client:
+        assert not client._transport_for_url(httpx.URL("https://fl.example.org"))._pool.__class__.__name__.startswith(
+            "ConnectionPool"
+        )
+        direct = client._transport_for_url(httpx.URL("https://127.0.0.1:8000"))
+        assert direct is client._transport or direct._pool.__class__.__name__ == "ConnectionPool"
 
 
 def test_addresses():

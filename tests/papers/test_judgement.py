@@ -133,7 +133,7 @@ def test_rows_and_tests_of_a_document_keep_their_keys():
     ]
     assert [row.to_dict() for row in rows_of(document)] == document["rows"]
     (first, *_) = document["differences"]
-    assert list(first) == ["method", "against", "at", "mean", "low", "high", "seeds", "verdict"]
+    assert list(first) == ["method", "against", "at", "mean", "low", "high", "seeds", "verdict", "judge"]
     assert Difference.from_dict(first).to_dict() == first
 
 

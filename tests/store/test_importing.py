@@ -280,8 +280,8 @@ def test_a_ledger_that_begins_with_another_holds_its_releases_only_where_the_run
     """Own code may send other values under the same rows, and so may noise from the operating system."""
     about: dict[str, Any] = {"configuration": {"noise": noise}, "has_result": False, "state": "stopped", "nonce": nonce}
     longer, shorter = mock.Mock(seconds=2.0, **about), mock.Mock(seconds=1.0, **about)
-    assert importing._contains(longer, "abcd", shorter, "ab") == same
-    assert not importing._contains(shorter, "ab", longer, "abcd")
+    assert importing.contains(longer, "abcd", shorter, "ab") == same
+    assert not importing.contains(shorter, "ab", longer, "abcd")
 
 
 def test_copies_of_a_run_that_repeats_itself_are_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,12 @@ from helpers import QUICK, QUICK_KEYS, command, refused
 from sordino.errors import UserError, WorkerError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.store.merging import merge
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
-from sordino.study.compare import compare, side_by_side
+from sordino.study.compare import compare, compare_part, side_by_side
 from sordino.study.run_cells import _hear, results_of
+from sordino.study.sweep import Cell, Shard
 from sordino.util.display import Silent
 
 
@@ -334,3 +336,50 @@ def test_two_classes_are_compared_by_the_area_under_the_curve_too(tmp_path: Path
         for run, summary in stored.items()
     }
     assert f"{listed[0]['auc']:.3f}" in command("runs", "--store", tmp_path / "store").out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1/1", [1, 2, 3, 4, 5]), ("1/2", [1, 2]), ("2/2", [3, 4, 5]), ("3/3", [4, 5]), ("1/6", []), ("6/6", [5])],
+)
+def test_parts_of_a_study_are_alike_in_size_and_numbered_as_a_whole(text: str, expected: list[int]) -> None:
+    cells = [Cell("local", {}, Experiment.make({"method": "local", "seed": seed})) for seed in range(5)]
+    found = Shard.read(text).part(cells)
+    assert [cell.number for cell in found] == expected
+    assert [cell.experiment.seed + 1 for cell in found] == expected
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2"])
+def test_a_part_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="is no part of a study"):
+        Shard.read(text)
+
+
+def test_parts_in_several_stores_make_the_comparison_of_one(tmp_path: Path) -> None:
+    def without_times(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_times(one) for key, one in value.items() if "seconds" not in key}
+        return [without_times(one) for one in value] if isinstance(value, list) else value
+
+    methods, parts = ["local", "dp-fedavg", "dp-fedavg[clip=1]"], [tmp_path / f"part-{place}" for place in (1, 2)]
+    for place, store in enumerate(parts):
+        part = compare_part(experiment(store), methods, 2, Shard(place + 1, 2))
+        assert (part.cells, len(part.runs)) == (6, 3)
+    merge(parts[::-1], tmp_path / "merged")
+    merged = compare(experiment(tmp_path / "merged"), methods, 2)
+    whole = compare(experiment(tmp_path / "whole"), methods, 2)
+    assert without_times(merged.document()) == without_times(whole.document())
+    for row in Store(tmp_path / "whole").all():
+        assert row.models is not None
+        other = Store(tmp_path / "merged").get(row.run).models
+        assert other is not None
+        assert other.digest == row.models.digest
+
+
+def test_what_a_part_cannot_do_is_refused(tmp_path: Path) -> None:
+    for more in (["--tune", "rate=0.1,1"], ["--latex"], ["--csv", tmp_path / "a.csv"]):
+        assert "--shard makes runs, and no table" in refused("compare", "--shard=1/2", *more, "--store", tmp_path)
+    limited = ("compare", "--shard=1/2", "--budget-over-runs=9", *QUICK, "--methods=dp-fedavg", "--store", tmp_path)
+    assert "cannot watch over `budget_over_runs`" in refused(*limited)
+    found = command("compare", "--shard=1/2", "--methods=local", "--seeds=2", *QUICK, "--store", tmp_path, "--json")
+    assert found.document["runs"] == ["local-digits-1"]

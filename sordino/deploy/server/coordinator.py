@@ -13,7 +13,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from sordino.federation.run_state import Ending
 from sordino.federation.server import Ground, Server
 from sordino.federation.transport import OutOfBudgetError
 from sordino.learning.network import Records
+from sordino.method import Method
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.record_level_plan import RecordNeeds, RecordPlan
@@ -111,6 +112,16 @@ Tell = Callable[[str], None]
 DEADLINES = Deadlines()
 
 
+@dataclass(frozen=True)
+class Script:
+    """An app's side of a run at the server. Sites and costs know nothing of it."""
+
+    method: Method
+    """The experiment's method, with another `run`."""
+    initial: Tensor
+    """The model to begin with."""
+
+
 def check_deployable(experiment: Experiment) -> None:
     """Refuse with a sentence what cannot be deployed, before anything is started."""
     terms = terms_of(experiment)
@@ -126,6 +137,7 @@ def start(
     tell: Tell | None = None,
     deadlines: Deadlines = DEADLINES,
     origin: Origin | None = None,
+    script: Script | None = None,
 ) -> Summary:
     """Run an experiment at the sites of a roster, and return its summary.
 
@@ -138,6 +150,7 @@ def start(
         tell: Is told in sentences what happens between the rounds.
         deadlines: How long to wait for sites.
         origin: Given for a trial, all of whose data lie on this machine: they are the same people as in simulations.
+        script: Given for an app: what the server does in the place of the method's own script.
     """
     terms = terms_of(experiment)
     if len(roster) != terms.schedule.clients:
@@ -167,7 +180,18 @@ def start(
             journal.set_fact("trial_of", origin.data)
             journal.set_fact("notes", list(origin.notes))
             journal.set_fact("disclosed", list(origin.disclosed))
-    return _advance(run, terms, ground, carrier, store, watch, tell, deadlines)
+    return _advance(run, terms, ground, carrier, store, watch, tell, deadlines, script)
+
+
+def newest_run(experiment: Experiment, roster: Sequence[Member], store: Store) -> str | None:
+    """Newest run of an experiment with the sites of a roster in a store, finished or not; None where there is none."""
+    identity, wanted = terms_of(experiment).identity, [[member.name, member.identity.hex()] for member in roster]
+    for row in store.all():
+        if row.identity == identity and (store.path(row.run) / FILE).exists():
+            with contextlib.closing(DeploymentJournal(store.path(row.run))) as journal:
+                if journal.fact("run") is not None and journal.fact("roster") == wanted:
+                    return row.run
+    return None
 
 
 def deployed_experiment(run: str, store: Store) -> Experiment:
@@ -185,12 +209,14 @@ def resume(
     watch: Watch | None = None,
     tell: Tell | None = None,
     deadlines: Deadlines = DEADLINES,
+    script: Script | None = None,
 ) -> Summary:
-    """Resume a deployed run where it was stopped; one that is done returns its summary again."""
+    """Resume a deployed run where it was stopped; one that is done returns its summary again. Arguments are those of
+    `start`."""
     experiment = deployed_experiment(run, store)
     terms, is_done = terms_of(experiment), store.get(run).summary is not None
     ground = None if is_done else ground_of(experiment, terms)
-    return _advance(run, terms, ground, carrier, store, watch, tell, deadlines)
+    return _advance(run, terms, ground, carrier, store, watch, tell, deadlines, script)
 
 
 def _advance(
@@ -202,6 +228,7 @@ def _advance(
     watch: Watch | None,
     tell: Tell | None,
     deadlines: Deadlines,
+    script: Script | None = None,
 ) -> Summary:
     """Work on a deployed run until it is done and all sites know; `ground` is None where the run itself is done."""
     with store.lock(run), single_threaded(), saving(store.folder, store.path(run)), contextlib.ExitStack() as closing:
@@ -220,8 +247,10 @@ def _advance(
             else:
                 run_files = closing.enter_context(contextlib.closing(_open_files(store, run, terms)))
                 sites.presence.gather()
-                server = assemble(terms, sites, run_files, gate=gate, ground=ground, watch=watch)
-                summary = _run_to_end(run, terms, server, sites, gate, run_files, journal)
+                played = terms if script is None else replace(terms, method=script.method)
+                server = assemble(played, sites, run_files, gate=gate, ground=ground, watch=watch)
+                initial = terms.initial if script is None else script.initial
+                summary = _run_to_end(run, terms, server, initial, sites, gate, run_files, journal)
             # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
             _end(run, sites, journal, store, patient=ground is None)
             return summary
@@ -242,6 +271,7 @@ def _run_to_end(
     run: str,
     terms: DeployedTerms,
     server: Server,
+    initial: Tensor,
     sites: Sites,
     gate: Gate,
     run_files: RunFiles,
@@ -250,7 +280,7 @@ def _run_to_end(
     """Run the method's script to its end, and store its models and summary."""
     notes, early = [*(journal.fact("notes") or []), *terms.notes], False
     try:
-        server.run_script(terms.initial)
+        server.run_script(initial)
     except OutOfBudgetError:
         early = True
         notes.append(f"The run ended early: too few sites had budget left for another question.{_spare(terms)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,11 +17,14 @@ from sordino.deploy.site.ledger import Head
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.util.package import package_hash
+from sordino.version import VERSION
 
 PAUSE_SECONDS = 0.5
 """Seconds between two searches for missing sites."""
 WAITING_SECONDS = 30.0
 """Seconds after which the operator is told again which sites are missing."""
+MOST_STRANGERS = 10
+"""Most sentences that are told of nodes which have not said who they are."""
 
 
 class Presence:
@@ -59,8 +63,10 @@ class Presence:
         self._greeted: set[int] = set()
         self._refusals: dict[bytes, str] = {}
         """Sentences with which sites refused to take part, by site."""
+        self._strangers: set[str] = set()
+        """Sentences of nodes that could not be greeted, as they were told."""
         self.status = ServerStatus(journal.path.parent, roster, terms.minimum)
-        """How the sites stand, for whoever watches."""
+        """State of the sites, for whoever watches."""
 
     def name(self, identity: bytes) -> str:
         """Name of a site."""
@@ -129,7 +135,7 @@ class Presence:
         challenge = secrets.token_bytes(32)
         new = dict.fromkeys(online - self._greeted, wire.request("hello", challenge=challenge))
         found: dict[bytes, int] = {}
-        for node, reply in exchange_accepted(self._carrier, new, self._patience, lambda node, sentence: None):
+        for node, reply in exchange_accepted(self._carrier, new, self._patience, self._report_stranger):
             identity, signature = reply.get("identity"), reply.get("signature")
             self._greeted.add(node)
             if not isinstance(identity, bytes) or identity not in self.number or not isinstance(signature, bytes):
@@ -137,11 +143,18 @@ class Presence:
             if keys.is_signed(identity, signature, "hello", challenge):
                 found[identity] = node
                 if reply.get("package") != package_hash():
-                    self._tell(f"{self.name(identity)} runs another version of Sordino's code than this server.")
+                    about = f"{self.name(identity)} runs another version of Sordino's code than this server."
+                    self._tell(f"{about} {upgrade_advice(reply.get('version'))}".rstrip())
         self.reached |= found
         if enrol:
             self._enrol(found)
         self.status.present(self.reached, self.nodes, self._refusals)
+
+    def _report_stranger(self, node: int, sentence: str) -> None:
+        """Tell the operator, once, why a node that has not said who it is cannot be greeted."""
+        if sentence not in self._strangers and len(self._strangers) < MOST_STRANGERS:
+            self._strangers.add(sentence)
+            self._tell(f"A connected site cannot take part: {sentence}")
 
     def _enrol(self, found: Mapping[bytes, int]) -> None:
         """Enrol the sites `found`, given as identities with their nodes."""
@@ -233,5 +246,23 @@ def exchange_accepted(
 
 
 def refusal_text(reply: Mapping[str, Any]) -> str:
-    """Sentence with which a site refuses, without characters that could control the operator's terminal."""
-    return "".join(letter for letter in str(reply.get("sentence"))[:300] if letter.isprintable())
+    """Sentence with which a site refuses, without characters that could control the operator's terminal; with advice
+    where versions do not fit together."""
+    sentence = "".join(letter for letter in str(reply.get("sentence"))[:300] if letter.isprintable())
+    if reply.get("code") not in ("protocol", "code"):
+        return sentence
+    return f"{sentence} {upgrade_advice(reply.get('version'))}".rstrip()
+
+
+def upgrade_advice(version: object) -> str:
+    """Sentence on who must upgrade where a site has another `version` than this server; empty where both have the same.
+
+    A site that names none, or one that cannot be read, has an earlier version than the first that did.
+    """
+    numbers = [] if not isinstance(version, str) else re.findall(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})$", version)
+    if not numbers:
+        return f"The site's version is older than {VERSION}, which this server has: the site must be upgraded."
+    if version == VERSION:
+        return ""
+    older = tuple(map(int, numbers[0])) < tuple(int(part) for part in VERSION.split("."))
+    return f"The site has {version}, this server {VERSION}: the {'site' if older else 'server'} must be upgraded."

@@ -1,4 +1,4 @@
-"""How a run's sites stand, as its server sees them: a file in the run's folder for whoever watches the deployment.
+"""State of a run's sites as its server sees them: a file in the run's folder for whoever watches the deployment.
 
 It holds what the operator is told anyway: who is connected, who refuses and why, who has answered. It decides nothing:
 it is written without waiting for the disk, and a run goes on where it cannot be written.

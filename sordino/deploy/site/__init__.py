@@ -1,6 +1,7 @@
 """A site: one client on its own machine, with its own records, rules, ledger and memory."""
 
 __all__ = [
+    "app",
     "check",
     "data",
     "end",

@@ -20,6 +20,7 @@ from sordino.data.people import known_people, people_of
 from sordino.data.persons import collect, draw_rows, number_codes
 from sordino.data.schema import Format, PersonRules, Schema
 from sordino.data.tables import Table, read_table
+from sordino.deploy.app import METHOD, AppUpdate
 from sordino.deploy.site.rules import WRITTEN, RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
@@ -33,7 +34,8 @@ class SiteFile:
     """The site's file as read: arrays, or a table that an experiment's schema has yet to encode."""
 
     path: Path
-    content: ClientFile | Table
+    content: ClientFile | Table | None
+    """Records, or a table that is yet to be encoded; None where an app reads the file, and nobody else."""
 
 
 def read_records(folder: Path, rules: Rules) -> SiteFile:
@@ -43,6 +45,8 @@ def read_records(folder: Path, rules: Rules) -> SiteFile:
         raise UserError(
             f"The file {path} with this site's records is missing: put it there, or correct `data` in site.toml."
         )
+    if rules.methods == (METHOD,):
+        return SiteFile(path, None)
     if path.suffix.lower() == ".npz":
         return SiteFile(path, read_arrays(path, None if rules.person is None else PersonRules(rules.person)))
     return SiteFile(path, read_table(path, own_format(rules, format_of(path))))
@@ -58,7 +62,7 @@ def own_format(rules: Rules, otherwise: Format) -> Format:
         raise UserError(f"site.toml: {reason}.") from error
 
 
-def _format_by(schema: Schema, path: Path, rules: Rules) -> Format:
+def format_by(schema: Schema, path: Path, rules: Rules) -> Format:
     """Format in which a site's table is read by a schema: that of the rules, then what the schema says of the site or
     of its file, then what it says of all files, unless this one plainly has another delimiter."""
     found = schema.files.get(rules.name, schema.files.get(path.stem))
@@ -81,7 +85,7 @@ def read_by(schema: Schema, file: SiteFile, rules: Rules) -> tuple[int, list[str
 
 def _encode_by(schema: Schema, path: Path, rules: Rules, source: Source) -> tuple[ClientFile, list[str]]:
     """Encode the table in a file by a schema; also sentences on what was counted in it."""
-    written = _format_by(schema, path, rules)
+    written = format_by(schema, path, rules)
     return _encode(read_table(path, written), schema, written, source)
 
 
@@ -116,6 +120,8 @@ def encode_records(
         secret: The site's secret, which chooses the test records.
         folder: The site's folder, where features are kept; None to compute them each time.
     """
+    if file.content is None:
+        return _unread(file, terms)
     try:
         content = file.content
         found, counted = (content, []) if isinstance(content, ClientFile) else _encode_table(content, terms, rules)
@@ -141,6 +147,21 @@ def encode_records(
     people = known_people([file.path], tables, arrays)
     dealt = Dealt([name] * many, train, held)
     return FederatedData(name, dealt, terms.learner.task, terms.seen_shape, "", people, disclosed=counted)
+
+
+def _unread(file: SiteFile, terms: DeployedTerms) -> FederatedData:
+    """Stand-in for records that an app reads: one of zeros for each client, and none for testing."""
+    if not isinstance(terms.method, AppUpdate):
+        raise RefusedError("data", f"{file.path} is read by an app alone")
+    many, zeros = terms.schedule.clients, torch.zeros(1, *terms.shape)
+    labels = torch.zeros(1, dtype=torch.int64)
+    dealt = Dealt(
+        [file.path.stem] * many,
+        _repeat_for_clients(zeros, labels, many),
+        _repeat_for_clients(zeros[:0], labels[:0], many),
+    )
+    people = known_people([file.path], [], [])
+    return FederatedData(file.path.stem, dealt, terms.learner.task, terms.seen_shape, "", people)
 
 
 def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[ClientFile, list[str]]:

@@ -10,9 +10,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sordino.deploy.app import AppUpdate
 from sordino.deploy.protocol import keys, secure_sum
 from sordino.deploy.server.dry_run import try_script
 from sordino.deploy.site import requests
+from sordino.deploy.site.app import AppSession
 from sordino.deploy.site.data import encode_records
 from sordino.deploy.site.freshness import check_single_ledger
 from sordino.deploy.site.ledger import SiteLedger
@@ -30,13 +32,15 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Public, due
 from sordino.util.files import read_file
 from sordino.util.package import package_hash
+from sordino.version import VERSION
 
 
 def answer_hello(context: SiteContext, message: Mapping[str, Any]) -> bytes:
     """Answer `hello`: prove the site's identity by signing the server's challenge."""
     challenge = requests.read_bytes(message, "challenge", 32)
     signature = keys.sign(context.private, "hello", challenge)
-    return requests.ok_reply(identity=context.identity, signature=signature, package=package_hash())
+    about = {"package": package_hash(), "version": VERSION}
+    return requests.ok_reply(identity=context.identity, signature=signature, **about)
 
 
 def answer_enrol(context: SiteContext, message: Mapping[str, Any]) -> bytes:
@@ -108,7 +112,9 @@ def _derive_allowed_terms(
         )
     context.policy.check_terms(terms, number)
     if terms.identity != identity:
-        raise RefusedError("code", "site and server derive different terms from it: they do not run the same code")
+        raise RefusedError(
+            "code", "site and server derive different terms from it: they do not run the same code", version=VERSION
+        )
     check_first_questions(terms, number, context.policy)
     with limit_data_refusals(ledger, context.policy, terms.identity):
         data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
@@ -157,4 +163,5 @@ def check_first_questions(terms: DeployedTerms, number: int, policy: SitePolicy)
 
 def _open_session(context: SiteContext, run: str, terms: DeployedTerms, known: Mapping[str, Any]) -> Session:
     data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)
-    return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)
+    made = Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, context.secret)
+    return AppSession.over(made, context) if isinstance(terms.method, AppUpdate) else made

@@ -31,7 +31,7 @@ from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.federation.client import MODEL, STEP, Clients, Outcome, Question
 from sordino.federation.execution import EXECUTIONS
-from sordino.federation.message import Each
+from sordino.federation.message import Each, Message
 from sordino.learning.metrics import sums_on_test_records
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row, number_of_attempt
@@ -60,6 +60,8 @@ class SiteContext:
     """Seed of everything random that needs no fresh noise, such as the choice of test records."""
     tell: Callable[[str], None] = lambda sentence: None
     """Shows a line to the site's owner."""
+    train: Callable[[Message], Tensor] | None = None
+    """Trains an update for a server's message, where an app does that; None elsewhere."""
     sessions: dict[str, Session] = field(default_factory=dict)
     """Sessions of the runs that the server has asked about since the site was opened."""
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))

@@ -40,6 +40,7 @@ from sordino.methods import names
 from sordino.privacy.ledger import FIRST_LINK
 from sordino.util.files import read_file, write_whole
 from sordino.util.toml import toml_value
+from sordino.version import VERSION
 
 COMMENTS = {
     "data": "the file with this site's records; its path may be relative to this folder",
@@ -222,6 +223,7 @@ class Site:
                 raise RefusedError(
                     "protocol",
                     f"the message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}",
+                    version=VERSION,
                 )
             return handler(self.context, message)
         except RefusedError as refused:

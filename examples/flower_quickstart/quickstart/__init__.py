@@ -1,0 +1,1 @@
+"""A quickstart app of Flower whose updates leave through Sordino's gate."""

@@ -1,0 +1,136 @@
+"""Connection to a Ray cluster, and how much of it a run or a worker takes. Ray is imported here, when it is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.errors import UserError, quoted
+
+HELP = "auto (a cluster that runs on this machine), ray://HOST:PORT, or local:N (N cores of this machine)"
+SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""Ray sends no statistics to its makers, and leaves the choice of cards to whoever has set it."""
+MOST_LOCAL = 256
+
+
+@dataclass(frozen=True)
+class PerRun:
+    """Part of a node that one task or worker has for itself."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    @classmethod
+    def read(cls, text: str) -> PerRun:
+        """Parse `cpus=2,gpus=0.5`."""
+        found: dict[str, float] = {}
+        for part in text.split(","):
+            key, _, value = (one.strip() for one in part.partition("="))
+            try:
+                found[key] = float(value)
+            except ValueError:
+                found[""] = 0.0
+        if not set(found) <= {"cpus", "gpus"} or not all(0 <= value < 1e6 for value in found.values()):
+            raise UserError(f"--per-run {quoted(text)} is not understood; write --per-run cpus=2,gpus=0.5.")
+        per_run = cls(**found)
+        if not (per_run.cpus or per_run.gpus):
+            raise UserError("--per-run gives a run neither cores nor cards; write --per-run cpus=1.")
+        return per_run
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that a run divides its work among."""
+        return max(1, int(self.cpus))
+
+    def options(self) -> dict[str, float]:
+        """Options of a task or an actor."""
+        return {"num_cpus": self.cpus, "num_gpus": self.gpus}
+
+    def fits(self, resources: dict[str, float]) -> int:
+        """Number of tasks or workers for which a node with these resources has room."""
+        has = {"CPU": self.cpus, "GPU": self.gpus}
+        return min(int(resources.get(name, 0.0) / wanted + 1e-9) for name, wanted in has.items() if wanted)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that this process is connected to."""
+
+    address: str
+    ray: Any
+    """The library."""
+
+    def room(self, per_run: PerRun) -> int:
+        """Number of tasks or workers that fit at once into the nodes that are there now."""
+        found = sum(per_run.fits(node["Resources"]) for node in self.ray.nodes() if node["Alive"])
+        if not found:
+            gpus = f" and {per_run.gpus:g} cards" if per_run.gpus else ""
+            raise UserError(
+                f"No node of the cluster {self.address} has {per_run.cpus:g} cores{gpus} for one run: ask less with "
+                "--per-run, or let larger nodes join."
+            )
+        return found
+
+
+def check(address: str) -> None:
+    """Refuse an address that cannot be one, and a cluster without Ray, before any work."""
+    kind, _, rest = address.partition(":")
+    local = kind == "local" and rest.isdecimal() and 1 <= int(rest) <= MOST_LOCAL
+    if not (address == "auto" or local or (address.startswith("ray://") and ":" in rest[2:])):
+        raise UserError(f"--cluster {quoted(address)} is no cluster: it is {HELP}.")
+    if importlib.util.find_spec("ray") is None:
+        raise UserError('A cluster needs Ray, which is not installed here: pip install "sordino[cluster]".')
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """Connect to a cluster, or start one on this machine; it ends with the block if it was started for it."""
+    check(address)
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    ray = importlib.import_module("ray")
+    if ray.is_initialized():  # by a program that has a cluster of its own
+        yield Cluster(address, ray)
+        return
+    paths = os.pathsep.join([os.getcwd(), *(path for path in sys.path if path)])
+    given: dict[str, Any] = {"log_to_driver": False, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
+    given |= {"logging_level": "ERROR", "namespace": "sordino"}
+    if address.startswith("local:"):
+        cores = int(address.removeprefix("local:"))
+        given |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
+    else:
+        _reach(address)
+        given |= {"address": address}
+    try:
+        ray.init(**given)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise _unreachable(address, str(error).partition("\n")[0]) from error
+    try:
+        yield Cluster(address, ray)
+    finally:
+        ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Refuse a remote address where nobody listens: Ray would try for minutes."""
+    if not address.startswith("ray://"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise _unreachable(address, str(error)) from error
+
+
+def _unreachable(address: str, reason: str) -> UserError:
+    return UserError(
+        f"The cluster {address} cannot be reached ({reason.rstrip('.')}): start it with `ray start --head`, or take "
+        "--cluster local:N."
+    )
