@@ -361,7 +361,7 @@ def _check_wishes(wanted: Wishes) -> None:
 
 
 def _outcome(cells: _Cells, wanted: Wishes) -> _Guess:
-    """What is predicted: as the user says, or a number where the label looks like one."""
+    """The column that is predicted: as the user says, or a number where the label looks like one."""
     if wanted.bins:
         return _binned_label(cells, wanted)
     if wanted.task == Survival.name:
