@@ -104,7 +104,7 @@ class ClientFile:
     path: Path
     x: np.ndarray
     labels: list[str]
-    """What is predicted, as `Task.parse` reads it."""
+    """Task, as `Task.parse` reads it."""
     test: np.ndarray | None
     features: tuple[str, ...] | None = None
     """Their names in order; None for arrays."""

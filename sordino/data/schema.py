@@ -370,7 +370,7 @@ class Event(_Outcome):
 
     kind: Literal["event"] = "event"
     values: tuple[Name, Name] = ("0", "1")
-    """How a record without the event and one with it are written."""
+    """Spelling of a record without the event, and of one with it."""
     fold_case: bool = False
     """Whether `Yes` and `yes` are the same."""
 

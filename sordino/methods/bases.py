@@ -49,7 +49,7 @@ scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon i
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
 SIZES_IN_SUMS = "How many records the clients of a round have together is public: sums over them are divided by it."
-"""The same where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""
+"""Sentence where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Regression(Task):
     """Unit of the target, for people."""
     mean: float | None = None
     deviation: float | None = None
-    """What targets are scaled by where it is declared; by default the range's centre and a sixth of it."""
+    """Mean and deviation that targets are scaled by, where declared; by default the range's middle and a sixth."""
     loss: str = USUAL_LOSS
     """`squared`, or `huber`, which grows in proportion to large errors."""
 

@@ -99,7 +99,7 @@ class Task(ABC):
 
     @abstractmethod
     def text(self, targets: np.ndarray) -> Sequence[str] | np.ndarray:
-        """What `parse` reads as these targets."""
+        """Description that `parse` reads as these targets."""
 
     # Checks.
 
@@ -137,8 +137,8 @@ class Task(ABC):
 
     @abstractmethod
     def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """How right the prediction for each record is, from 0 to 1: (..., records) from outputs (..., records,
-        width)."""
+        """Share to which the prediction for each record is right, from 0 to 1: (..., records) from outputs (...,
+        records, width)."""
 
     def scores(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None) -> Tensor:
         """`score` of each client on its test records: (...,) from outputs (..., records, width), in double precision;

@@ -42,7 +42,7 @@ OBSERVERS: dict[View, str] = {
     "server": "sees every message",
 }
 OF_SECURE_SUM = "with all other sites; alone it sees sums"
-"""What the server of a deployment sees whose messages were added up by a secure sum."""
+"""View of the server of a deployment whose messages were added up by a secure sum."""
 
 MIXED = {
     "blend": "the blend (personal models)",
