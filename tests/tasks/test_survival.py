@@ -32,8 +32,8 @@ def encoded(*pairs: tuple[float, int]) -> torch.Tensor:
 
 
 def test_concordance_and_curves_are_those_of_lifelines() -> None:
-    """`lifelines.utils.concordance_index` and `KaplanMeierFitter` on the same records. The Brier score follows lifelines'
-    censoring curve but at time 0, where that already counts the records that are censored there (0.23516 with it)."""
+    """`lifelines.utils.concordance_index` and `KaplanMeierFitter` on the same records. The Brier score follows
+    lifelines' censoring curve but at time 0, where that already counts the records censored there (0.23516 with it)."""
     times, events, said = records()
     won, pairs = concordant_pairs(times, events, said)
     assert won / pairs == pytest.approx(0.7853211009174312)
