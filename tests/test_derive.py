@@ -83,7 +83,7 @@ OF_DEPLOYMENTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "choices": (
         {"method": "adadp-cfl", "noise": "integers"},
-        "ab2acb42f6632263742e2930cddf3ce599f96b74f3d6e06be2547f63cb8afe35",
+        "10e9afe00f31b9ffa5c6cadbafdf5b96587dfd64fe13fe123db7dc630bfd4a4a",
     ),
     "shared accuracies": (
         {"method": "fedper", "metrics_share": 0.2, "model": "mlp"},
