@@ -102,7 +102,8 @@ def _goes_on(row: RunRow, links: str | None, here: RunRow, store: Store) -> bool
     if here.failed is not None and here.failed != row.failed:  # that it failed must stay known
         return False
     if here.sent and here.checkpoint is None and not has_journal(store.path(here.run), 0):  # nothing of it is here
-        return True
+        # A copy from before it was sent to a cluster knows nothing of what it may have done there.
+        return not here.begun or row.sent or row.has_result or bool(links)
     mine = links_of(here, store)
     return (row.has_result or links != mine) and contains(row, links, here, mine)
 
