@@ -3,8 +3,8 @@
 The app's training code stays. At each node a `SiteMod` stands before all functions of the app: it calls the one that
 trains, and lets out nothing but one clipped update with discrete noise of the site's own, masked where the sites' noise
 is shared, after it was charged to the site's ledger and found within the rules of its `site.toml`. At the server a
-`PrivateStrategy` wraps the app's strategy: sites are asked as in any deployment, and the strategy gets the mean of their
-updates as if one node had replied.
+`PrivateStrategy` wraps the app's strategy: sites are asked as in any deployment, and the strategy gets the mean of
+their updates as if one node had replied.
 
     app = ClientApp(mods=[SiteMod()])
 
