@@ -297,6 +297,13 @@ class _Conductor:
         found, _ = self.strategy.aggregate_train(round + 1, [Message(content, reply_to=self.asked)])
         if found is None:
             raise UserError(f"The strategy made no model of the mean update in round {round + 1}.")
+        made = ArrayLayout.of(found)
+        if (made.names, made.shapes) != (self.layout.names, self.layout.shapes):
+            raise UserError(
+                f"The strategy made other arrays of the mean update in round {round + 1} than it was given."
+            )
+        if not flatten(found).isfinite().all():
+            raise UserError(f"The strategy made a model in round {round + 1} that holds numbers which are not finite.")
         self.result.arrays = found
         if self.evaluate is not None:
             metrics = self.evaluate(round + 1, found)

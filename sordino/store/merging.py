@@ -89,6 +89,8 @@ def _merge_run(row: RunRow, source: Store, store: Store, found: Merged) -> None:
             bring(row, source, store, one.run)
             found["merged"].append({"run": row.run, "name": one.run})
             return
+        if row.failed is not None and one.failed is None and one.summary is None:
+            store.fail(one.run, row.failed)  # it may tell of records, whichever copy goes on
     branch: Branch = (row, spending_of_run(row, source), links)
     told = import_branches([branch], source.folder, store)
     found["known"] += [*told["known"], *told["without_cost"]]

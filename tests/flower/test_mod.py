@@ -286,6 +286,30 @@ def test_nodes_are_told_the_same_or_nothing(tmp_path: Path, records: list[Path])
             made.start(grid, arrays(), num_rounds=1, evaluate_config=ConfigRecord())
 
 
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        ([np.zeros(4)], "made other arrays"),
+        ([np.zeros(shape[::-1]) for shape in SHAPES], "made other arrays"),
+        ([np.full(shape, np.nan) for shape in SHAPES], "not finite"),
+    ],
+)
+def test_a_strategy_s_model_is_one_that_nodes_can_train(
+    tmp_path: Path, records: list[Path], made: list[np.ndarray], sentence: str
+) -> None:
+    class Strange(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return ArrayRecord(made), None
+
+    members, folders = app_sites(tmp_path / "sites", records)
+    with grid_of(app_that(moved), folders, records) as grid:
+        inner = Strange(min_train_nodes=SITES, min_available_nodes=SITES)
+        with pytest.raises(UserError, match=sentence):
+            strategy(members, tmp_path, inner).start(
+                grid, arrays(), num_rounds=2, train_config=ConfigRecord({"rate": 0.5})
+            )
+
+
 def test_the_grid_gives_up_nodes_that_do_not_answer() -> None:
     from sordino.deploy.protocol.carrier import Failure
     from sordino.flower.mod import GridCarrier

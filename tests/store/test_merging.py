@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from pathlib import Path
@@ -244,6 +245,18 @@ def test_a_copy_from_before_a_run_was_sent_does_not_forget_it(tmp_path: Path) ->
     assert epsilon(here) == before
     resume(name, there)
     assert [one["name"] for one in merge([there], here)["merged"]] == [name]
+
+
+def test_that_a_run_failed_in_a_copy_stays_known(tmp_path: Path) -> None:
+    """That a step failed at a client may tell of records, whichever copy of the run goes on."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    name = stopped(here)
+    shutil.copytree(here, there)
+    with contextlib.closing(Store(there)) as store:
+        store.fail(name, "local failed at client 3")
+    merge([there], here)
+    assert Store(here).get(name).failed == "local failed at client 3"
+    assert any("local failed at client 3" in one for one in resume(name, here)["not_covered"])
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "..", "a/b", "/tmp/x"])
