@@ -300,7 +300,7 @@ class _Conductor:
         made = ArrayLayout.of(found)
         if (made.names, made.shapes) != (self.layout.names, self.layout.shapes):
             raise UserError(
-                f"The strategy made other arrays of the mean update in round {round + 1} than it was given."
+                f"The strategy made other arrays in round {round + 1} than it was given."
             )
         if not flatten(found).isfinite().all():
             raise UserError(f"The strategy made a model in round {round + 1} that holds numbers which are not finite.")
