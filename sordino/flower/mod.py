@@ -299,9 +299,7 @@ class _Conductor:
             raise UserError(f"The strategy made no model of the mean update in round {round + 1}.")
         made = ArrayLayout.of(found)
         if (made.names, made.shapes) != (self.layout.names, self.layout.shapes):
-            raise UserError(
-                f"The strategy made other arrays in round {round + 1} than it was given."
-            )
+            raise UserError(f"The strategy made other arrays in round {round + 1} than it was given.")
         if not flatten(found).isfinite().all():
             raise UserError(f"The strategy made a model in round {round + 1} that holds numbers which are not finite.")
         self.result.arrays = found

@@ -35,6 +35,8 @@ KEPT = "headlines.json"
 SEEDS = 3
 BEGIN, END = "<!-- headlines -->", "<!-- end of headlines -->"
 """Marks in a page between which the headlines stand."""
+SHORT_BEGIN, SHORT_END = "<!-- headlines in short -->", "<!-- end of headlines in short -->"
+"""Marks in a page between which a table of the measured ones stands."""
 HEAD = ("paper", "data", "claimed epsilon", "printed", "Sordino", "true epsilon", "training alone", "")
 State = Literal["run", "not run", "changed"]
 """State of a row: measured with the methods as they are, not measured, or measured before a method's code changed."""
@@ -209,11 +211,36 @@ def page(rows: Sequence[HeadlineRow]) -> str:
     )
 
 
-def insert(text: str, written: str) -> str:
-    """Insert the headlines into a page between its marks; a page without marks becomes the headlines alone."""
-    before, begin, rest = written.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{text}\n\n{end}{after}" if begin and end else text + "\n"
+def short_table(rows: Sequence[HeadlineRow]) -> str:
+    """Table of the measured headlines in few columns, with a sentence that counts them."""
+    measured = [row for row in rows if row.state == "run"]
+    body = [
+        [
+            f"{row.paper}: {row.data}, {row.setting.partition(',')[0]}",
+            f"{row.published:g} at {claimed_words(row)}",
+            f"{_figure(row.ours, None)} at {epsilon_words(row.true_epsilon)}",
+            _figure(row.alone, None),
+        ]
+        for row in measured
+    ]
+    head = ["", "printed, at the claimed epsilon", "Sordino, at the true epsilon", "training alone"]
+    return f"{markdown_table(head, body)}\n\n{count_words(rows)}"
+
+
+def insert(rows: Sequence[HeadlineRow], written: str) -> str:
+    """Insert the headlines, or their table in short, into a page between its marks; a page without marks becomes the
+    headlines alone."""
+    for first, last, text in ((SHORT_BEGIN, SHORT_END, short_table(rows)), (BEGIN, END, page(rows))):
+        before, begin, rest = written.partition(first)
+        _, end, after = rest.partition(last)
+        if begin and end:
+            return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page(rows) + "\n"
+
+
+def claimed_words(row: HeadlineRow) -> str:
+    """Epsilon that the paper names, in words."""
+    return "none named" if row.claimed_epsilon is None else f"{row.claimed_epsilon:g}"
 
 
 def compare_words(row: HeadlineRow) -> str:
@@ -244,13 +271,12 @@ def count_words(rows: Sequence[HeadlineRow]) -> str:
 
 def cells_of(row: HeadlineRow) -> list[str]:
     """Cells of a row, below `HEAD`."""
-    claimed = "none named" if row.claimed_epsilon is None else f"{row.claimed_epsilon:g}"
     words = f"one {row.unit}" if row.unit else ""
     epsilon = "-" if row.ours is None else f"{epsilon_words(row.true_epsilon)}, {words}"
     return [
         f"{row.paper}, {row.table}",
         f"{row.data}, {row.setting}",
-        claimed,
+        claimed_words(row),
         f"{row.published:g}",
         _figure(row.ours, row.ours_interval),
         epsilon,

@@ -104,6 +104,11 @@ def test_pages_are_made_of_documents(small: Path) -> None:
     assert "not run: svhn is not here" in text
     assert "pac-dp, digits: A note." in text
     assert "--epsilon 4 --set workers=1 --set batch=16 --set epochs=1 --seed 0" in text
+    target.write_text(f"Before.\n\n{headlines.SHORT_BEGIN}\n{headlines.SHORT_END}\n\nAfter.\n")
+    call("--index", "--store", kept, "-o", target)
+    assert "| pac-dp: digits, 10 clients | 12.5 at 4 |" in target.read_text()
+    assert "svhn" not in target.read_text()
+    assert target.read_text().rstrip().endswith("After.")
     (kept / "papers" / "headlines.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         call("--index", "--store", kept)
