@@ -218,7 +218,7 @@ class AuditedView:
 
 @dataclass(frozen=True)
 class AuditVerdict:
-    """Verdict of a stored audit of the same method with the same settings."""
+    """Verdict of a stored audit of the same method with the same hyper-parameters."""
 
     file: str
     date: str
@@ -234,7 +234,8 @@ class AuditVerdict:
             else "No attack came beyond what is claimed. That is no proof, but nobody has found a leak."
         )
         trials = f", with {self.trials:,} attempts to find one" if self.trials else ""
-        return [f"The method was attacked with these settings on {self.date}{trials}. {verdict}"]
+        scope = "The audit's own data, rounds and budget need not be those of this page: the table has what it claimed."
+        return [f"The method was attacked with these hyper-parameters on {self.date}{trials}. {verdict} {scope}"]
 
     def rows(self) -> list[list[str]]:
         """Rows of the table: observer, claimed epsilon, epsilon that attacks reached, best attack, verdict."""
