@@ -2647,7 +2647,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("one client stands for all", "found.setdefault(key, client)", "found.setdefault((), client)"),
             (
                 "clients differ in what records went through, but are taken for alike",
-                "tuple(pool[client].items()) if client in pool else ()",
+                "tuple(pool.get(client, {}).items())",
                 "()",
             ),
             (
@@ -3857,7 +3857,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: gradients are never normalised",
-                "clip.reshape(1, 1), release.normalised)",
+                "clip.reshape(1, 1), thresholds.normalised)",
                 "clip.reshape(1, 1), False)",
             ),
         ],
@@ -3983,6 +3983,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "data/own.py",
         "tests/data/test_codes_of_persons.py",
         [("persons: records without a code are kept", "all(map(names_somebody, codes))", "all(codes)")],
+    ),
+    (
+        "deploy/site/judging.py",
+        "tests/deploy/test_tables.py",
+        [
+            ("persons: sites judge rows apart", "labels, None, persons=made.kept_persons)", "labels, None)"),
+        ],
     ),
     (
         "data/federate.py",

@@ -1,8 +1,8 @@
 """Pictures of pages in a browser, to be looked at: `make screenshots`.
 
-The report of a comparison, of a run and of an audit, statements on a run and on a site of a trial, boards of a store,
-of a deployment and of a site and, where `make docs` has built it, the documentation: wide, narrow, on a telephone,
-dark, on paper.
+The report of a comparison, of a run and of an audit, statements on a run and on a site of a trial, the report on a
+site's models, boards of a store, of a deployment and of a site and, where `make docs` has built it, the documentation:
+wide, narrow, on a telephone, dark, on paper.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import sordino
 from sordino.board.server import SiteBoard, StoreBoard
 from sordino.deploy.protocol import wire
 from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.site.judging import judge_site
 from sordino.errors import UserError
+from sordino.report.judgement_page import JudgementReport
 from sordino.report.site_statement import site_statement_of
 from sordino.report.statement import statement_of
-from sordino.report.statement_pages import hypertext
+from sordino.report.statement_pages import Told, hypertext
 from sordino.store.store import Store
 
 SITE = Path("build/docs")
@@ -40,14 +42,18 @@ def leave(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Fai
 
 
 def statements(folder: Path, run: str) -> dict[str, Path]:
-    """Statements on a run, and on a site of a trial."""
+    """Statements on a run and on a site of a trial, and the report on this site's models."""
     shutil.rmtree(folder / "trial", ignore_errors=True)
     with federation(folder / "trial", 3, method="dp-fedsgd", epsilon=2.0, minimum_cohort=3, spare_turns=3) as made:
         made.allow_runs(2)
         made.run()
         with contextlib.suppress(UserError):  # one that two sites have left stays under way
             made.run(leave)
-        told = {"statement": statement_of(Store(folder / "store"), run), "site": site_statement_of(made.folders[0])}
+        told: dict[str, Told] = {
+            "statement": statement_of(Store(folder / "store"), run),
+            "site": site_statement_of(made.folders[0]),
+        }
+        told["judged"] = JudgementReport(judge_site(made.folders[0]))
     pages = {name: folder / f"{name}.html" for name in told}
     for name, found in told.items():
         pages[name].write_text(hypertext(found), "utf-8")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,12 +17,12 @@ from sordino.cli.options import (
     DATA,
     NOISE,
     SCHEDULE,
-    File,
     Json,
     Keys,
     OnCluster,
     PartOfNode,
     experiment_from,
+    given_keys,
     taking,
 )
 from sordino.cli.run import check_cluster, crew_of
@@ -38,7 +38,14 @@ REFUTED = 1
 @taking(*DATA, "features", "model", "method", "variant", *SCHEDULE, "epsilon", *NOISE, "seed", "store", "set")
 def audit(
     keys: Keys,
-    experiment: File = None,
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[EXPERIMENT|RUN]",
+            help="An experiment file (TOML), or a stored simulation, whose keys and data are attacked; options "
+            "override its keys. [default: the built-in example]",
+        ),
+    ] = None,
     trials: Annotated[
         int, typer.Option(help="Number of attempts to find one client, or one record.", min=1000, max=10_000_000)
     ] = 100_000,
@@ -54,7 +61,7 @@ def audit(
 ) -> None:
     """Attack what a method claims, through the code that really runs; exit code 1 where a claim is false."""
     check_cluster(cluster)
-    chosen = experiment_from(experiment, keys)
+    chosen = _chosen(experiment, keys)
     from sordino.auditing.suite import audit as attack
 
     wanted = _tiers(tiers)
@@ -81,6 +88,24 @@ def audit(
         console.print(f"Findings, with numbers for pictures: {place}", style="dim", highlight=False)
     if report.refuted:
         raise typer.Exit(REFUTED)
+
+
+def _chosen(named: str | None, keys: Keys) -> Experiment:
+    """Experiment of a file or of a stored simulation, with options."""
+    if named is None or Path(named).exists() or named.endswith(".toml"):
+        return cast("Experiment", experiment_from(None if named is None else Path(named), keys))
+    from sordino.errors import UserError
+    from sordino.experiment.config import Experiment
+    from sordino.experiment.defaults import AT_SITES, DEFAULT_STORE
+    from sordino.store.store import Store
+
+    configuration = Store(keys.get("store") or DEFAULT_STORE, must_exist=True).get(named).configuration
+    if configuration["data"] == AT_SITES and keys.get("data") is None:
+        raise UserError(
+            f"The records of {named} are at its sites: attack its experiment on other data, as in `sordino audit "
+            "EXPERIMENT.toml --data FOLDER`."
+        )
+    return Experiment.make(configuration, given_keys(keys))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -164,7 +165,7 @@ def schema(
         ),
     ] = None,
     missing_code: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="COLUMN=CODE,...",
             help="Numbers that stand for a missing value in a column: chol=0,age=999. [default: none]",
@@ -292,7 +293,7 @@ def _bounds(given: str | None) -> list[float]:
     return [_finite(text, "--bins", "--bins 50,60") for text in parts(given) or ()]
 
 
-def _codes(given: str | None) -> dict[str, list[float]]:
+def _codes(given: Sequence[str] | None) -> dict[str, list[float]]:
     """The numbers of --missing-code by column."""
     codes: dict[str, list[float]] = {}
     for text in parts(given) or ():

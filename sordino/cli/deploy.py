@@ -13,7 +13,7 @@ import typer
 
 from sordino.cli.options import Features, Json, Label, StoreOrNone
 from sordino.cli.run import RunStoppedError, progress_display, show_result
-from sordino.errors import Stopped, UserError
+from sordino.errors import Stopped, UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
 
 if TYPE_CHECKING:
@@ -411,6 +411,10 @@ def report_site(
             "model: recall=0.9, cost=10:1 (a missed one costs ten false alarms), threshold=0.2, or none.",
         ),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it as a page, too: .html, .md or .json. [default: printed only]"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Judge a site's models on its own test records, with intervals: AUC, recall, precision, calibration, confusion and
@@ -419,8 +423,17 @@ def report_site(
 
     check_installed()
     from sordino.deploy.site.judging import judge_site
+    from sordino.report.judgement_page import JudgementReport
+    from sordino.report.statement_pages import FORMATS
+    from sordino.util.files import write_whole
 
+    kind = None if output is None else output.suffix.lower()
+    if kind is not None and kind not in FORMATS:
+        raise UserError(f"A report is written as .html, .md or .json, not as {kind or 'a file without an ending'}.")
     found = judge_site(folder, point)
+    if output is not None and kind is not None:
+        with writing(output):
+            write_whole(output, FORMATS[kind](JudgementReport(found)))
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
         return

@@ -105,9 +105,13 @@ SchemaFile = Annotated[
         "--schema", help="What the columns of own tabular data are (`sordino data schema`). [default: all are numbers]"
     ),
 ]
-Drop = Annotated[str | None, typer.Option(help="Columns of own tabular data to leave out: a,b,c. [default: none]")]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="Columns of own tabular data to leave out: a,b,c. [default: none]"),
+]
 Categorical = Annotated[
-    str | None, typer.Option(help="Columns whose values have no order: a,b,c. [default: those of the schema]")
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="Columns whose values have no order: a,b,c. [default: those of the schema]"),
 ]
 Person = Annotated[
     str | None,
@@ -233,18 +237,27 @@ def taking(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def experiment_from(file: Path | None, keys: Keys, methods: Sequence[str] = ()) -> Any:
     """Experiment that a file and options describe."""
-    from sordino.experiment.config import Experiment, settings_of
+    from sordino.experiment.config import Experiment
+
+    given = given_keys(keys)
+    if file is None:
+        return Experiment.make(given, methods=methods)
+    return Experiment.read(file, given, methods=methods)
+
+
+def given_keys(keys: Keys) -> dict[str, Any]:
+    """Keys of an experiment that options describe; None for those that nobody gave."""
+    from sordino.experiment.config import settings_of
 
     given = {key: parts(value) if key in LISTS and value else value for key, value in keys.items()}
     given["set"] = settings_of(keys.get("set") or [])
     given["allow_vacuous_delta"] = (
         keys.get("allow_vacuous_delta") or None
     )  # what is not insisted on may stand in the file
-    if file is None:
-        return Experiment.make(given, methods=methods)
-    return Experiment.read(file, given, methods=methods)
+    return given
 
 
-def parts(text: str | None) -> list[str]:
-    """Split a text at commas."""
-    return [part.strip() for part in text.split(",")] if text else []
+def parts(given: str | Sequence[str] | None) -> list[str]:
+    """Split a text, or each text of an option that is given several times, at commas."""
+    texts = [given] if isinstance(given, str) else given or ()
+    return [part.strip() for text in texts if text for part in text.split(",")]

@@ -40,7 +40,7 @@ class About:
     version: str
     """Version of Sordino there."""
     machine: str
-    """What decides the bits of a run besides its identity (`describe_machine`)."""
+    """Description of the machine (`describe_machine`), which decides the bits of a run besides its identity."""
 
 
 class LentMemory(Memory):
@@ -56,7 +56,7 @@ class LentMemory(Memory):
         self.participations = np.zeros(clients, dtype=np.int32)
         self._rows: dict[int, dict[str, Tensor]] = {}
         self.written: dict[str, Tensor] = {}
-        """What the clients of the last unit keep."""
+        """Values that the clients of the last unit keep."""
 
     def lend(self, participations: Mapping[int, int], states: Mapping[str, Tensor]) -> None:
         """Take over what clients remember: how often each has taken part, and the rows of those that have, in the same

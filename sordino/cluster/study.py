@@ -49,7 +49,7 @@ class Mailbox:
         return self._stops
 
     def take(self) -> dict[int, Any]:
-        """What runs have told since the last call."""
+        """Reports of runs since the last call."""
         told, self._told = self._told, {}
         return told
 
@@ -184,7 +184,7 @@ class OnCluster:
             way.telling.end(summary.accuracy["personal"])
 
     def _received(self, reference: Any, way: _Way) -> Sent | None:
-        """What came back of a run; None where its node or process died."""
+        """Result of a run; None where its node or process died."""
         exceptions = self.cluster.ray.exceptions
         try:
             sent: Sent = self.cluster.ray.get(reference)

@@ -113,6 +113,14 @@ class Encoding:
             x = np.concatenate(parts, axis=1).astype(np.float32)
         return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted, persons)
 
+    def known_labels(self) -> np.ndarray | None:
+        """Return the number of each row's class, int64 (rows,): -1 where the table says none that the schema has; None
+        without such a column. Nothing is a problem here: whoever predicts needs no labels."""
+        name, label = self._schema.label_name, self._schema.label
+        if name not in self._table.columns:
+            return None
+        return (self._numbered(name, label) if label.bins is None else self._binned(name, label.bins))[0]
+
     def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
         path, there = self._table.path, self._table.columns

@@ -79,10 +79,10 @@ class Evaluation:
         lost = [name for name, one in self.figures.items() if one is None]
         if not lost:
             return []
+        more = "." if self.records is not None else ", or protect records: whole clients count as one each."
         return [
             f"The evaluation that was paid for says nothing of {', '.join(lost)}: noise of deviation {self.noise:.3g} "
-            f"on each of {self.cells} cells drowns the counts. Give evaluation_share more, or protect records: whole "
-            "clients count as one each."
+            f"on each of {self.cells} cells drowns the counts. Give evaluation_share more{more}"
         ]
 
     def to_dict(self) -> dict[str, Any]:

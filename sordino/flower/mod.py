@@ -58,7 +58,7 @@ POLL_SECONDS, SLOWEST_POLL = 0.02, 1.0
 MARGIN_SECONDS = 10.0
 """Seconds by which a message outlives its trip."""
 TOLD = ("names", "shapes", "types", "keys", "config")
-"""What a question says of the app's arrays, besides their numbers."""
+"""Facts about the app's arrays in a question, besides their numbers."""
 
 
 # ---- a node
@@ -255,7 +255,7 @@ class _Conductor:
     asked: Message | None = None
 
     def configure(self, round: int, model: Tensor) -> messages.Message:
-        """What the strategy tells nodes in a round: equal for all of them."""
+        """Message of the strategy to nodes in a round: equal for all of them."""
         record = self.layout.record(model)
         made = list(self.strategy.configure_train(round + 1, record, ConfigRecord(dict(self.config)), self.grid))
         if not made:
@@ -273,7 +273,7 @@ class _Conductor:
         return {**self.layout.message(), "keys": [arrays, key], "config": dict(config)}
 
     def aggregate(self, round: int, model: Tensor, mean: Tensor) -> Tensor:
-        """What the strategy makes of the sites' mean update: it comes as the reply of one node."""
+        """Model that the strategy makes of the sites' mean update, which comes as the reply of one node."""
         assert self.asked is not None
         (arrays,) = self.asked.content.array_records
         weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): 1.0})

@@ -6,6 +6,7 @@ __all__ = [
     "figures",
     "glossary",
     "html",
+    "judgement_page",
     "logs",
     "registry",
     "result",

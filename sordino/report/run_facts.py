@@ -109,7 +109,7 @@ def trust_of(summary: Summary, configuration: Mapping[str, Any], shares: int) ->
         if colluders:
             rule = f"No more than {colluders} other clients may pool what they know with the server"
         first = [
-            f"{rule}: they could subtract the noise.",
+            f"{rule}: they could take the noise away.",
             f"Each client adds a part of the noise. Every sum holds that of at least {shares} clients.",
             "If all other clients do so with the server, the figure of the server holds.",
             own,
@@ -146,7 +146,7 @@ def public_of(summary: Summary, about: Description, columns: list[DataColumn], s
     ]
     if summary.unit.record_level:
         who = "counted by the simulation" if simulated else f"{experiment}, about (`records_each`)"
-        found.append(Fact("how many records each client has", who))
+        found.append(Fact(f"how many {summary.unit}s each client has", who))
     read = [one.name for one in columns if one.source == "read from the records" and one.kind != "label"]
     declared = [one.name for one in columns if one.source == "declared as public" and one.kind != "label"]
     if declared:
@@ -232,7 +232,7 @@ def audit_command(configuration: Mapping[str, Any], data: str | None = None, sto
 
     Args:
         configuration: keys of the run's experiment.
-        data: name of its data; None where nobody but the clients has them.
+        data: name of known data, or what stands for data of one's own; None for the built-in ones.
         store: folder in which statements look for the findings.
     """
     variant = configuration.get("variant")
@@ -242,6 +242,12 @@ def audit_command(configuration: Mapping[str, Any], data: str | None = None, sto
     settings = [f"{key}={_plain(value)}" for key, value in (configuration.get("set") or {}).items()]
     words = [f"--{key} {shlex.quote(_plain(value))}" for key, value in options.items()]
     return " ".join(["sordino audit", *words, *(f"--set {shlex.quote(one)}" for one in settings)])
+
+
+def stand_ins(configuration: Mapping[str, Any]) -> str:
+    """Options of an audit that attacks a claim for persons on data other than those of the run."""
+    column = configuration.get("person") or (configuration.get("table") or {}).get("person")
+    return f" --data FOLDER --schema SCHEMA.toml --person {shlex.quote(str(column))}"
 
 
 def _plain(value: Any) -> str:

@@ -6,12 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from sordino.methods.bases import SIZES, SIZES_IN_SUMS
+from sordino.privacy.unit import Unit
 from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
 from sordino.report.statement_facts import (
     ABOVE_ALL,
     AUDIT_HEAD,
     OBSERVER_HEAD,
     PERSONAL,
+    STAND_INS,
     UNBOUNDED,
     annex_section,
     facts_table,
@@ -58,7 +60,8 @@ def page_of(found: Statement) -> Page:
     if found.utility_of_clients:
         utility.insert(-1, Table(["client", "accuracy"], found.utility_of_clients))
     audit: list[Block] = [
-        f"Nobody has attacked this method with these settings yet. This command does: `{found.audit_command}`"
+        f"Nobody has attacked this method with these settings yet. This command does: `{found.audit_command}`",
+        *([STAND_INS] if "FOLDER" in found.audit_command else []),
     ]
     if found.audit is not None:
         audit = [
@@ -103,7 +106,8 @@ def _about(found: Statement) -> str:
 def _glance(found: Statement) -> list[tuple[str, str]]:
     """Page of half a minute."""
     many = len(found.clients) + found.others
-    where = " One machine simulated all of them." if found.simulated or found.trial else ""
+    where = " One machine simulated all of them." if found.simulated else ""
+    where = " It was a trial: one machine played all of them." if found.trial else where
     bare = protects_nothing({one.name: one.epsilon for one in found.observers})
     blurred = "" if bare else "; what left was blurred with random noise"
     done = f"{many} participants (clients) trained a model together. No record left its client{blurred}."
@@ -152,6 +156,8 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     """Paragraphs of the first sections by heading; tables and lists are not among them."""
     whom = ", ".join(found.clients) + (f" and {found.others} more" if found.others else "")
     records = f" Together the clients hold {found.records:,} training records." if found.records else ""
+    if found.records and found.unit is Unit.PERSON:
+        records = f" Together the clients hold {found.records:,} training records, of {found.covered_units:,} persons."
     column = f" in the column {found.predicted}" if found.predicted else ""
     return {
         "What was done": [

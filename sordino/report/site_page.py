@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
 from sordino.report.statement_facts import (
     OBSERVER_HEAD,
+    STAND_INS,
     UNBOUNDED,
     annex_section,
     facts_table,
@@ -57,8 +58,9 @@ def page_of(found: SiteStatement) -> Page:
         Section(
             "Was it attacked?",
             [
-                "A site's records are not attacked. The method is, with the same settings on built-in data, on any "
-                f"machine: `{found.audit_command}`"
+                "A site's records are not attacked. The method is, with the same settings on other data, on any "
+                f"machine: `{found.audit_command}`",
+                *([STAND_INS] if "FOLDER" in found.audit_command else []),
             ],
         ),
         Section("How to check it", _check(found)),
@@ -90,7 +92,7 @@ def _glance(found: SiteStatement) -> list[tuple[str, str]]:
     rules = "The rules of this site set no limit."
     if found.limit is not None:
         used = "An unknown part" if found.spent is None else f"{found.spent / found.limit:.0%}"
-        rules = f"{used} of its owner's limit is used or reserved; the site refuses to go beyond it."
+        rules = f"{used} of its owner's limit is used or reserved; the site refuses more."
     return [
         *([("Attention.", found.warnings[0])] if found.warnings else []),
         ("What was done.", part + kept),

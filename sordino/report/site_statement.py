@@ -16,6 +16,7 @@ from sordino.deploy.site.ledger import Entry, SiteLedger, row_from
 from sordino.deploy.site.rules import Rules, SitePolicy, read_rules
 from sordino.deploy.site.spending import SiteSpending
 from sordino.deploy.site.status import status as status_of
+from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.methods.bases import SIZES
 from sordino.privacy.accounting.gaussian import attack_accuracy
@@ -24,7 +25,7 @@ from sordino.privacy.accounting.tradeoff import presumed
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.report.registry import blank_fields, registry_document
-from sordino.report.run_facts import audit_command
+from sordino.report.run_facts import audit_command, stand_ins
 from sordino.report.site_page import page_of
 from sordino.report.statement_blocks import Page
 from sordino.report.statement_facts import (
@@ -166,14 +167,14 @@ def site_statement_of(folder: Path) -> SiteStatement:
         colluders=rules.colluders,
         trust=_trust(policy),
         public=_public(experiments, rules.unit),
-        not_covered=_not_covered(entries, found, rules.unit),
+        not_covered=_not_covered(entries, found, rules.unit, experiments),
         warnings=warnings_of(found),
         utility=[
             "The figures below are of this site's own test records, and no noise is on them: they must stay here.",
             NO_SUBGROUPS,
         ],
         recipients=recipients,
-        audit_command="sordino audit EXPERIMENT.toml" if last is None else audit_command(_audited(last)),
+        audit_command="sordino audit EXPERIMENT.toml" if last is None else _audit_command(last, rules.unit),
         annex=annex_rows(
             records=f"The file `{rules.data.name}`; the column `{rules.label}` is predicted."
             if rules.label
@@ -249,6 +250,11 @@ def _audited(experiment: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _audit_command(experiment: Mapping[str, Any], unit: Unit) -> str:
+    """Command that attacks the method of an experiment at sites, on other data."""
+    return audit_command(_audited(experiment)) + (stand_ins(experiment) if unit is Unit.PERSON else "")
+
+
 def _mechanism(entries: Sequence[Entry], unit: Unit, experiments: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Sentences on limits, noise and the source of randomness."""
     rows = [row_from(one) for one in entries if one.kind == "release"]
@@ -258,7 +264,7 @@ def _mechanism(entries: Sequence[Entry], unit: Unit, experiments: Mapping[str, M
         "The mechanism is the Gaussian one: what leaves is limited in length, then normally distributed noise is added."
     ]
     if sampled:
-        found.append(f"A record enters a sum with a probability of at most {max(sampled):.3g}, by a secret coin.")
+        found.append(f"A {unit} enters a sum with a probability of at most {max(sampled):.3g}, by a secret coin.")
     if any(one.get("noise") == "integers" for one in experiments.values()):
         found.append("A run was a trial whose noise came from a seed that everybody knows: it protected nothing.")
     rounding = (
@@ -271,8 +277,8 @@ def _mechanism(entries: Sequence[Entry], unit: Unit, experiments: Mapping[str, M
         *found,
         "Random source: the cryptographic generator of this machine's operating system.",
         f"Numbers: noise is drawn in whole numbers, by an exact sampler. {rounding}",
-        "Runs add up: whole-site releases by their mu^2, runs that protect rows by the epsilon and delta that each "
-        "reserved before its first answer.",
+        "Runs add up: whole-site releases by their mu^2, runs that protect rows or persons by the epsilon and delta "
+        "that each reserved before its first answer.",
     ]
 
 
@@ -289,7 +295,7 @@ def _trust(policy: SitePolicy) -> list[str]:
     if rules.colluders:
         shared = f"No more than {rules.colluders} other sites may pool what they know with the server"
     return [
-        f"{shared}: they could subtract the noise.",
+        f"{shared}: they could take the noise away.",
         "If all other sites do so with the server, the figure of the server holds.",
         f"A message enters only sums of at least {rules.min_cohort} sites of the pinned roster: "
         f"{', '.join(one.name for one in policy.roster)}.",
@@ -308,21 +314,35 @@ def _public(experiments: Mapping[str, Mapping[str, Any]], unit: Unit) -> list[Fa
         Fact("possible outcomes, columns, their ranges and values", operator),
     ]
     return (
-        [*found, Fact("about how many records a site has", f"{operator} (`records_each`)")]
+        [*found, Fact(f"about how many {unit}s a site has", f"{operator} (`records_each`)")]
         if unit.record_level
         else found
     )
 
 
-def _not_covered(entries: Sequence[Entry], found: Mapping[str, Any], unit: Unit) -> list[str]:
+def _not_covered(
+    entries: Sequence[Entry],
+    found: Mapping[str, Any],
+    unit: Unit,
+    experiments: Mapping[str, Mapping[str, Any]],
+) -> list[str]:
     """Sentences on what no figure covers."""
+    sizes = dict.fromkeys(one for made in experiments.values() for one in _discloses(made)) if unit.record_level else {}
     bare = dict.fromkeys(with_full_stop(row.reason) for row in map(row_from, _releases(entries)) if row.reason)
     count = found["misfits"]
     told = "time" if count == 1 else "times"
     misfits = (
         f"This site refused {count} {told} because of its data; each refusal told the server something without noise."
     )
-    return [*bare, *([misfits] if count else []), OWN_MODEL, *([SIZES] if unit.record_level else []), TRAFFIC, FOLDER]
+    return [*bare, *([misfits] if count else []), OWN_MODEL, *sizes, TRAFFIC, FOLDER]
+
+
+def _discloses(experiment: Mapping[str, Any]) -> list[str]:
+    """Sentences on what the method of an experiment discloses; those of most methods where it is not here any more."""
+    try:
+        return Experiment.make(dict(experiment)).build_method().discloses()
+    except UserError:
+        return [SIZES]
 
 
 def _releases(entries: Sequence[Entry]) -> list[Entry]:

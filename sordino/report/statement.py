@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sordino.data.schema import Label, NumberColumn, Schema
+from sordino.data.sources import SOURCES
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.defaults import AT_SITES
+from sordino.experiment.defaults import AT_SITES, in_store
 from sordino.experiment.hyperparameters import called
 from sordino.federation.client import HISTOGRAM
 from sordino.federation.evaluation import COUNTED
@@ -33,6 +35,7 @@ from sordino.report.run_facts import (
     mechanism_of,
     public_of,
     recipients_of,
+    stand_ins,
     trust_of,
     tuning_of,
     utility_of,
@@ -231,7 +234,7 @@ def statement_of(store: Store, run: str) -> Statement:
         utility_of_clients=utility_of_clients(summary, store),
         recipients=recipients,
         audit=find_audit(store.folder, summary.called, summary.variant, row.unit),
-        audit_command=audit_command(row.configuration, _audited_data(row, simulated), store.folder),
+        audit_command=_audit_command(row, simulated, store.folder),
         annex=annex_of(summary, columns, recipients, observers, row.unit),
     )
 
@@ -242,9 +245,13 @@ def _curve(spent: Spent, view: View) -> tuple[float | None, Callable[[float], fl
     return mu, lambda false_alarms: hits_of(spent, view, false_alarms)
 
 
-def _audited_data(row: RunRow, simulated: bool) -> str | None:
-    """Name of a run's data for an audit; None where they are at sites, or need a schema that no option names."""
-    return str(row.configuration["data"]) if simulated and row.configuration.get("table") is None else None
+def _audit_command(row: RunRow, simulated: bool, store: Path) -> str:
+    """Command that attacks a run's method with its settings: on its own data, where the machine has them."""
+    data = str(row.configuration["data"])
+    if simulated and data not in SOURCES:  # own files, whose schema and label no option needs to repeat
+        return f"sordino audit {row.run}{in_store(store)}"
+    command = audit_command(row.configuration, data if simulated else None, store)
+    return command + (stand_ins(row.configuration) if row.unit is Unit.PERSON else "")
 
 
 def _observers(summary: Summary) -> dict[View, str]:

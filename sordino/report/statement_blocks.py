@@ -78,7 +78,7 @@ class Page:
     """One line below the title."""
     glance: Sequence[tuple[str, str]]
     """Page of half a minute: what each paragraph is about, and the paragraph."""
-    attacks: Attacks
-    """Picture below it."""
+    attacks: Attacks | None
+    """Picture below it, and a line to sign; None on pages that claim no protection."""
     sections: Sequence[Section]
     annex: Sequence[Section] = field(default=())

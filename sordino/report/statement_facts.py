@@ -31,6 +31,11 @@ SHORT: dict[View, str] = {
     "server": "whoever runs the server",
 }
 """Observers in two or three words."""
+STAND_INS = (
+    "FOLDER stands for tables that need no protection, one file for each client, with a column of persons (`python "
+    "examples/hospitals.py FOLDER` makes some), SCHEMA.toml for their description (`sordino data schema`)."
+)
+"""Sentence beside a command with stand-ins for data."""
 PERSONAL = "A personal model stays at its client. Anybody who is given one may learn more about that client's records."
 WITHDRAWAL = (
     "Leave the person's rows out of the data: later runs do not see them. What has left cannot be called back, and a "
@@ -94,16 +99,17 @@ def strength(observers: Sequence[Observer], planned_for: View, words: UnitWords)
         f" ({re.split(';| and ', most.who)[0]}: {attack_words(most.attack, ' %')})" if most.attack > one.attack else ""
     )
     return (
-        f"An attacker who knows everything except whether {words.secret}, and sees all that {SHORT[planned_for]} can "
-        f"see, is right in at most {attack_words(one.attack, ' %')} of cases{other}; a coin in 50 %. If it may "
-        f"wrongly suspect 1 of 1,000 {words.absent}, it finds at most {of_thousand(one.hits['0.001'])} of 1,000 "
-        f"{words.present} (blind guessing: 1)."
+        f"An attacker who knows all but whether {words.secret}, and sees what {SHORT[planned_for]} can see, guesses "
+        f"right in at most {attack_words(one.attack, ' %')} of cases{other}; a tossed coin in 50 %. Naming only near "
+        f"certainties (1 of 1,000 {words.absent} wrongly), it finds at most {of_thousand(one.hits['0.001'])} of "
+        f"1,000 {words.present}; blind guessing: 1."
     )
 
 
 def legend(observers: Sequence[Observer]) -> str:
     """Who the observers are, in few words; the server may need helpers."""
     known = SHORT | {one.name: re.split(";| and ", one.who)[0] for one in observers if one.name == "server"}
+    known |= {one.name: re.split(";|,", one.who)[0] for one in observers if one.name == "peer"}
     return "; ".join(f"{one.name}: {known[one.name]}" for one in observers)
 
 

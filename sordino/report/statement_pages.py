@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sordino.report.html import charts, page
 from sordino.report.html.charts import Line
-from sordino.report.statement_blocks import BLANK, Block, Bullets, Drawn, Page, Section, Table, Tradeoff
+from sordino.report.statement_blocks import BLANK, Attacks, Block, Bullets, Drawn, Page, Section, Table, Tradeoff
 from sordino.report.wording import attack_words, markdown_table
 
 BAR = 40
@@ -36,8 +36,9 @@ def markdown(found: Told) -> str:
     parts = [f"# {told.title}", "", told.about, "", "## In half a minute", ""]
     for lead, text in told.glance:
         parts += [f"**{lead}** {text}", ""]
-    parts += [f"{_caption(told)}:", "", "```", *_bars(told.attacks.observers), "```", ""]
-    parts += ["Place, date, signature: " + BLANK, ""]
+    if told.attacks is not None:
+        parts += [f"{_caption(told.attacks)}:", "", "```", *_bars(told.attacks.observers), "```", ""]
+        parts += ["Place, date, signature: " + BLANK, ""]
     for section in (*told.sections, *told.annex):
         parts += [f"## {section.heading}", ""]
         for block in section.blocks:
@@ -46,8 +47,8 @@ def markdown(found: Told) -> str:
     return "\n".join(parts)
 
 
-def _caption(told: Page) -> str:
-    return f"How often the best attack is right ({told.attacks.who})"
+def _caption(attacks: Attacks) -> str:
+    return f"How often the best attack is right ({attacks.who})"
 
 
 def _markdown_block(block: Block) -> list[str]:
@@ -76,12 +77,13 @@ def hypertext(found: Told) -> str:
     """Write a statement as one HTML file that needs no network and prints well: the first sheet is to be signed."""
     told = found.page()
     glance = "".join(f"<p><b>{_html(lead)}</b> {_with_code(text)}</p>" for lead, text in told.glance)
+    attacks = told.attacks
+    drawn = "" if attacks is None else f"<p><b>{_html(_caption(attacks))}.</b></p>{_picture(attacks.observers)}"
     parts = [
         f'<h1>{_html(told.title)}</h1><p class="soft">{_with_code(told.about)}</p>',
-        f'<section class="glance"><h2>In half a minute</h2>{glance}<p><b>{_html(_caption(told))}.</b></p>',
-        f"{_picture(told.attacks.observers)}</section>",
-        '<p class="signature">Place, date, signature</p>',
-        '<div class="rest">',
+        f'<section class="glance"><h2>In half a minute</h2>{glance}{drawn}</section>',
+        "" if attacks is None else '<p class="signature">Place, date, signature</p>',
+        "<div>" if attacks is None else '<div class="rest">',  # on paper, only what is signed has a sheet of its own
         *(_html_section(section) for section in told.sections),
         "</div>",
     ]

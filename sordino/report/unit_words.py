@@ -59,7 +59,7 @@ WORDS: Mapping[str, UnitWords] = {
         secret="a certain person's rows were used",
         absent="absent persons",
         present="present persons",
-        plain="One person, with all of the person's rows",
+        plain="One person, with all rows that one participant has of this person",
         registry="person (all rows of one person)",
     ),
 }
@@ -73,8 +73,8 @@ def plain_words(unit: str, sites: int) -> str:
     if str(unit) != "person":
         return plain
     if sites > 1:
-        return f"{plain} in up to {sites} places together."
-    return f"{plain} in one place. Somebody who is known in several is protected in each of them, and less in all."
+        return f"One person, with all rows that up to {sites} participants together have of this person."
+    return f"{plain}. Somebody whom several participants know is protected at each of them, but less at all together."
 
 
 def words_for(unit: str) -> UnitWords:

@@ -133,11 +133,7 @@ def read_records(file: Path, about: Description, client: str | None) -> NewRecor
     found = Encoding(table, schema, written, "model").result()
     refuse(str(file), found.problems)
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}
-    labels = None
-    if schema.label_name in columns:
-        places = {canonical(one, schema.label.fold_case): place for place, one in enumerate(schema.label.values)}
-        cells = columns[schema.label_name]
-        labels = np.array([places.get(canonical(cell, schema.label.fold_case), -1) for cell in cells], dtype=np.int64)
+    labels = Encoding(table, schema, written, "model").known_labels()
     return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept, labels)
 
 

@@ -88,8 +88,8 @@ def test_zeros_and_other_codes_of_missing_values_are_asked_about_at_their_sites(
     assert "1 of 30 at south" in code
     assert not asked(made, "visits"), "0 visits are a number of visits"
     output = tmp_path / "s.toml"
-    codes = "--missing-code=chol=0,weight=999"
-    told = command("data", "schema", folder, codes, "-o", output).out
+    codes = ("--missing-code=chol=0", "--missing-code=weight=999")  # given twice: both count
+    told = command("data", "schema", folder, *codes, "-o", output).out
     assert "chol: no record of south has a value" in told
     assert "no epsilon covers it" in told
     schema = Schema.read(output)

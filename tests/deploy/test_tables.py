@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federations import QUICK, federation
+from helpers import command
 
 from sordino.data.draft import toml
 from sordino.data.people import same_people
@@ -118,6 +119,31 @@ def test_tables_are_read_as_they_are_declared(
         assert "on the sites' own data, the data of 3 clients: s0, s1, s2." in text
         for column in expected:
             assert f"\n| {column} | refuse | declared as public |" in text
+    finally:
+        for site in there:
+            site.close()
+
+
+def test_tables_of_persons_are_judged_on_those_who_were_set_aside(tmp_path: Path) -> None:
+    """The rows of a person are tested with together, and files are read as their site writes them."""
+
+    def rows(number: int, header: list[str]) -> list[str]:
+        found = [line.replace(",", ";").replace(".", ",") for line in numbers(number, ["dose", "sex", "ill"])]
+        return [f"p{place // 5};{line}" for place, line in enumerate(found)]
+
+    declared = BY_SCHEMA | {"table": SCHEMA | {"person": "patient"}}
+    members, there = sites(tmp_path, ["patient;dose;sex;ill"] * 3, rows)
+    try:
+        start(Experiment.make(declared), members, InProcessCarrier(there), Store(tmp_path / "store"), deadlines=QUICK)
+        for number in range(3):
+            folder = tmp_path / f"s{number}"
+            judged, stored = judge_site(folder).own, status(folder)["runs"][0]["metrics"]
+            page = folder / "report.html"
+            assert command("site", "report", folder, "-o", page).code == 0
+            assert "on 10 records that were not trained on" in page.read_text()
+            assert "must stay here" in page.read_text()
+            assert judged.records == 10, "two of eight persons with five rows each; of 40 rows it would be eight"
+            assert np.trace(judged.confusion) / judged.records == pytest.approx(stored["accuracy"])
     finally:
         for site in there:
             site.close()

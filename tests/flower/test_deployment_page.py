@@ -50,11 +50,11 @@ def sordino(tmp_path, monkeypatch, capsys):
 def records(path: Path, seed: int) -> None:
     """A table with the columns of the page."""
     drawn = np.random.default_rng(seed)
-    rows = ["age,pressure,cholesterol,outcome"]
-    for _ in range(300):
+    rows = ["patient_id,age,pressure,cholesterol,outcome"]
+    for place in range(300):  # every second patient has two rows
         ill = drawn.random() < 0.5
         age, pressure, cholesterol = drawn.normal([50, 130, 220], [10, 15, 40]) + ill * np.array([10, 10, 20])
-        rows.append(f"{age:.0f},{pressure:.0f},{cholesterol:.0f},{'ill' if ill else 'healthy'}")
+        rows.append(f"P{place - place // 3},{age:.0f},{pressure:.0f},{cholesterol:.0f},{'ill' if ill else 'healthy'}")
     path.write_text("\n".join(rows) + "\n")
 
 
@@ -82,7 +82,8 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     (asked,) = commands("sordino site check")
     told = " ".join(sordino(asked).split())
     assert "site0 would take part, in at most 62 rounds." in told
-    assert "240 for training, 60 for testing; the experiment declares about 240." in told
+    assert "(of 161 persons)" in told
+    assert "the experiment declares about 160 persons in training." in told
     sites = [Site.open(tmp_path / f"site{number}") for number in range(3)]
     try:
         chosen = Experiment.read(tmp_path / "experiment.toml")
@@ -97,7 +98,7 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     (shown,) = commands("sordino site status")
     assert summary.run in sordino(shown)
     found = json.loads(sordino([*shown, "--json"]))
-    assert (found["promised"], found["unit"]) == ("outsider", "record")
+    assert (found["promised"], found["unit"]) == ("outsider", "person")
     globals_ = [
         json.loads(sordino(["sordino", "site", "status", f"site{n}", "--json"]))["runs"][0]["global"] for n in range(3)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from helpers import command
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -295,7 +297,7 @@ def test_a_run_says_that_it_protects_persons(tmp_path: Path) -> None:
     assert summary.records > 2 * 144
     statement = statement_of(store, run)
     assert (statement.covered_units, summary.persons) == (144, 144)
-    assert statement.protects.startswith("One person, with all of the person's rows in one place.")
+    assert statement.protects.startswith("One person, with all rows that one participant has of this person.")
     situation = situation_of(prepared.experiment, None, None, look=True)
     assert (situation.records, situation.total) == (48, 144)
     advice = str(advise(situation))
@@ -443,6 +445,20 @@ def test_coins_for_rows_under_a_claim_for_persons_are_refuted(
     assert sum_conformance.units_of is units_of
     report = audit_prepared(made(tmp_path, rounds=2), 20_000, tiers)
     assert report.refuted
+
+
+def test_a_stored_run_is_audited_by_its_name(tmp_path: Path) -> None:
+    """Its data, schema and person are those of the run, which no option needs to repeat."""
+    prepared, store = made(tmp_path, rounds=1), Store(tmp_path / "store")
+    run = register(prepared, store)
+    carry_on(prepared, store, run)
+    line = statement_of(store, run).audit_command
+    assert line == f"sordino audit {run} --store {tmp_path / 'store'}"
+    told = command(*shlex.split(line)[1:], "--tiers", "1", "--trials", "1000", "--json").document
+    assert (told["unit"], told["refuted"]) == ("person", False)
+    found = statement_of(store, run).audit
+    assert found is not None, "the statement finds the verdict"
+    assert "There is no run 'other'" in command("audit", "other", "--store", tmp_path / "store").err
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_the_half_minute_is_short_and_says_what_matters(run: str, told: dict[str
     assert glance["What is protected."] == words_for(found.unit).plain
     outsider = found.observers[0]
     assert f"at most {of_thousand(outsider.hits['0.001'])} of 1,000" in glance["How well."]
-    assert f"is right in at most {percent_up(outsider.attack, ' %')} of cases" in glance["How well."]
+    assert f"guesses right in at most {percent_up(outsider.attack, ' %')} of cases" in glance["How well."]
     assert outsider.attack < 0.61, "an epsilon of 2"
 
 
@@ -329,4 +329,4 @@ def test_what_is_public_says_who_says_so(tmp_path: Path) -> None:
     assert found["ranges and values of the columns age"].startswith("nobody: read from the records")
     assert "how many records each client has" in found
     command_ = statement_of(Store(tmp_path / "store"), run).audit_command
-    assert "--data" not in command_, "these data need a schema, which no option names"
+    assert command_ == f"sordino audit {run} --store {tmp_path / 'store'}", "its own files, schema and label"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ import sordino
 from sordino.data.schema import Format, Schema
 from sordino.errors import UserError
 from sordino.parts.blending import ADJUSTED, RECALIBRATED
+from sordino.tasks import Classification
 from sordino.tasks.class_metrics import METRICS
-from sordino.trained.models import Models, load_models, models_in
+from sordino.trained.models import Description, Meaning, Models, load_models, models_in
 from sordino.trained.predict import read_records
 
 SCHEMA = """
@@ -40,6 +42,8 @@ kind = "label"
 values = ["no", "yes"]
 """
 CLINICS = ("north", "south", "west")
+OF_ANY: dict[str, Any] = {"run": "r", "version": "0", "method": "m", "network": "n", "options": {}, "shape": (3,)}
+OF_ANY |= {"clients": CLINICS}
 
 
 def clinics(folder: Path) -> Path:
@@ -206,6 +210,17 @@ def test_without_a_client_the_shared_model_predicts(trained: tuple[str, Path], t
         found = [[float(row[f"probability_{name}"]) for name in ("no", "yes")] for row in csv.DictReader(stream)]
     assert np.allclose(found, wanted, atol=1e-6)
     assert not np.allclose(found, said(models, x.tolist()), atol=1e-3)
+
+
+def test_a_label_that_is_grouped_is_judged_by_its_bounds(tmp_path: Path) -> None:
+    binned = SCHEMA.replace('values = ["no", "yes"]', 'values = ["low", "high"]\nbins = [2]')
+    schema = Schema.parse(tomllib.loads(binned))
+    task = Classification(("low", "high"))
+    about = Description(**OF_ANY, meaning=Meaning(task, schema))
+    (tmp_path / "new.csv").write_text("age,ward,name,ill\n10,a,x,1\n20,b,y,2.0\n30,b,z,3\n40,a,v,\n50,a,w,none\n")
+    labels = read_records(tmp_path / "new.csv", about, None).labels
+    assert labels is not None
+    assert labels.tolist() == [0, 1, 1, -1, -1]
 
 
 def test_a_server_without_one_model_for_all_has_none_to_give_away(trained: tuple[str, Path]) -> None:

@@ -19,6 +19,7 @@ from sordino.deploy.site.spending import SiteSpending, check_reservation
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.privacy.unit import Unit
 from sordino.util.formatting import finite_or_none
 
 
@@ -30,7 +31,8 @@ class SiteCheck:
     refusal: str | None
     """Sentences on why the site would refuse; None where it would take part."""
     records: dict[str, int]
-    """Numbers of the site's records for training and for testing; empty where its data were not looked at."""
+    """Numbers of the site's records for training (`train`) and for testing (`test`), and, where persons are protected,
+    of `persons` in training; empty where its data were not looked at."""
     terms: DeployedTerms
     number: int
     """Client number of the site: its place in the pinned roster, or 0."""
@@ -75,6 +77,8 @@ def check_experiment(folder: Path, experiment: Experiment) -> SiteCheck:
         check_first_questions(terms, number, policy)
         data = encode_records(read_records(folder, policy.rules), terms, policy.rules, secret)
         records = {"train": int(data.train.sizes[number]), "test": int(data.test.sizes[number])}
+        if terms.unit is Unit.PERSON:
+            records["persons"] = int(data.train.units[number])
         _check_data(terms, number, int(data.train.units[number]), data.people)
         if terms.allowance.records is not None:
             check_reservation(entries, reservation_entry("a run to come", terms, number), policy)

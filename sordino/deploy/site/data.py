@@ -62,7 +62,7 @@ def own_format(rules: Rules, otherwise: Format) -> Format:
         raise UserError(f"site.toml: {reason}.") from error
 
 
-def _format_by(schema: Schema, path: Path, rules: Rules) -> Format:
+def format_by(schema: Schema, path: Path, rules: Rules) -> Format:
     """Format in which a site's table is read by a schema: that of the rules, then what the schema says of the site or
     of its file, then what it says of all files, unless this one plainly has another delimiter."""
     found = schema.files.get(rules.name, schema.files.get(path.stem))
@@ -85,7 +85,7 @@ def read_by(schema: Schema, file: SiteFile, rules: Rules) -> tuple[int, list[str
 
 def _encode_by(schema: Schema, path: Path, rules: Rules, source: Source) -> tuple[ClientFile, list[str]]:
     """Encode the table in a file by a schema; also sentences on what was counted in it."""
-    written = _format_by(schema, path, rules)
+    written = format_by(schema, path, rules)
     return _encode(read_table(path, written), schema, written, source)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sordino.data.encoding import Encoding
 from sordino.data.own import ClientFile, number_labels
 from sordino.data.tables import read_table
-from sordino.deploy.site.data import keyed_fingerprint, read_records, tested
+from sordino.deploy.site.data import format_by, keyed_fingerprint, read_records, tested
 from sordino.deploy.site.ledger import SiteLedger, last_noted
 from sordino.deploy.site.rules import Rules, read_rules
 from sordino.errors import UserError, refuse, writing
@@ -168,8 +168,9 @@ def _test_records(folder: Path, rules: Rules, secret: bytes, about: Description)
         schema = about.meaning.schema
         if schema is None:
             raise UserError(f"The models take arrays, but {content.path} is a table.")
-        table = read_table(content.path, schema.format_of(content.path.stem))
-        made = Encoding(table, schema, schema.format_of(content.path.stem), "schema").result()
+        written = format_by(schema, content.path, rules)
+        table = read_table(content.path, written)
+        made = Encoding(table, schema, written, "schema").result()
         refuse(str(content.path), made.problems)
         labels = [schema.label.values[place] for place in made.labels[made.kept]]
         found = ClientFile(table.path, made.x[made.kept], labels, None, persons=made.kept_persons)

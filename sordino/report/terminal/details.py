@@ -58,7 +58,7 @@ def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]
     return [
         *(Text(f"{sentence}\n") for sentence in (plan.chosen,) if sentence),
         Text(head, style="bold"),
-        *(Text(sentence) for sums in (plan.sums,) if sums for sentence in _sums_words(sums, len(plan.clients))),
+        *(Text(sentence) for sums in (plan.sums,) if sums for sentence in _sums_words(sums, plan)),
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
@@ -68,24 +68,25 @@ def _of_records(plan: PlanForRecords, protect_from: str) -> list[RenderableType]
         ),
         *(Text(sentence) for sentence in neighbour_words(Unit(plan.unit), plan.epsilon_rows, observer)),
         "",
-        _clients_table(plan.clients),
+        _clients_table(plan.clients, plan.unit),
     ]
 
 
-def _sums_words(sums: PlanOfSums, clients: int) -> list[str]:
+def _sums_words(sums: PlanOfSums, plan: PlanForRecords) -> list[str]:
     """Sentences on the noise that clients share, and on what a run takes."""
-    which = "all records" if sums.sampling == 1 else f"each record with probability q = {sums.sampling:g}"
+    unit = plan.unit
+    which = f"all {unit}s" if sums.sampling == 1 else f"each {unit} with probability q = {sums.sampling:g}"
     whose = "all of it, because it is planned against the server"
     if sums.guaranteed_shares > 1:
         whose = f"its share of {sums.guaranteed_shares} that are guaranteed"
     words = [
         f"T = {sums.rounds} rounds of one sum each, over {which}.",
-        f"Each of {clients} clients adds noise of standard deviation {sums.noise_of_client:.4g} C to its message "
-        f"({whose}); C is the threshold of a record's gradient.",
+        f"Each of {len(plan.clients)} clients adds noise of standard deviation {sums.noise_of_client:.4g} C to its "
+        f"message ({whose}); C is the threshold of a {unit}'s gradient.",
     ]
     words += [
         f"{percent(one['share'])} of the budget (of mu^2) pays for the sum {one['release']!r}, which leaves once: each "
-        f"count in it is off by {one['deviation']:.3g} records (standard deviation), at an epsilon of "
+        f"count in it is off by {one['deviation']:.3g} {unit}s (standard deviation), at an epsilon of "
         f"{epsilon_text(one['epsilon'])} alone."
         for one in sums.once
     ]
@@ -94,13 +95,13 @@ def _sums_words(sums: PlanOfSums, clients: int) -> list[str]:
     return [*words, f"On real machines it takes about {long}, at about a second a round."]
 
 
-def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:
+def _clients_table(clients: Sequence[dict[str, Any]], unit: str) -> RenderableType:
     """Table of each client's noise, or, of many clients, of the noise at each budget."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for number, client in enumerate(clients):
         groups.setdefault(number if len(clients) <= SINGLE else client["budget"], []).append(client)
     columns = [
-        *(Column("clients"), Column("records", 2), Column("budget"), Column("epsilon")),
+        *(Column("clients"), Column(f"{unit}s", 2), Column("budget"), Column("epsilon")),
         *(Column("noise", 1), Column("steps a round", 4), Column("rounds", 3)),
     ]
     rows = []
@@ -242,14 +243,16 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
 def check_report(found: Mapping[str, Any]) -> RenderableType:
     """Report on an experiment that a site would take part in: its records, what leaves and the cost."""
     records, unit = found["records"], found["unit"]
-    declared = found["records_declared"]
+    declared, counted = found["records_declared"], "for training" if unit != Unit.PERSON else "persons in training"
+    persons = f" (of {records['persons']:,} persons)" if "persons" in records else ""
     parts = [
         f"{found['site']} would take part, in at most {found['rounds']:,} rounds.",
-        f"Its records: {records['train']:,} for training, {records['test']:,} for testing"
-        + (f"; the experiment declares about {declared:,}." if declared is not None else "."),
+        f"Its records: {records['train']:,} for training{persons}, {records['test']:,} for testing"
+        + (f"; the experiment declares about {declared:,} {counted}." if declared is not None else "."),
     ]
     if found["sampling"] is not None:
-        parts.append(f"Each training record enters a sum over all sites with probability {found['sampling']:g}.")
+        one = "person in training" if unit == Unit.PERSON else "training record"
+        parts.append(f"Each {one} enters a sum over all sites with probability {found['sampling']:g}.")
     limit = f"at most {epsilon_text(found['max_epsilon'])} for the {found['promised']} over all runs"
     before = f"{epsilon_text(found['spent'])} is spent or reserved so far"
     if found["epsilon"] is None:

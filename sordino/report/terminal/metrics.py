@@ -86,12 +86,13 @@ def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this s
         found = [one["figures"][name] for one in models.values()]
         if "{positive" in words and first["positive"] is None:
             continue
-        cells = [cell for one in found for cell in _with_interval(name, one)]
+        cells = [cell for one in found for cell in figure_with_interval(name, one)]
         table.add_row(words.format(positive=first["positive"]), *cells)
     return table
 
 
-def _with_interval(name: str, figure: Mapping[str, float] | None) -> tuple[str, str]:
+def figure_with_interval(name: str, figure: Mapping[str, float] | None) -> tuple[str, str]:
+    """A figure of a judgement and its 95 % interval, as they are printed."""
     if figure is None:
         return "too few", ""
     form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
@@ -120,7 +121,7 @@ def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table
             known = true.get(name)
             form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
             beside = [terminal_text("–") if known is None else form.format(known)]
-        cells = ("drowned", "") if figure is None else _with_interval(name, figure)
+        cells = ("drowned", "") if figure is None else figure_with_interval(name, figure)
         table.add_row(words, *cells, *beside)
     return table
 
@@ -128,7 +129,7 @@ def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table
 def confusion_table(judgement: Mapping[str, Any]) -> Table:
     """Table of how many records of each class are given each class."""
     names = list(judgement["classes"])
-    table = Table("predicted:", *names, box=None, padding=(0, 2, 0, 0))
+    table = Table("what it is, and what is predicted:", *names, box=None, padding=(0, 2, 0, 0))
     for place in range(1, len(names) + 1):
         table.columns[place].justify = "right"
     for name, row in zip(names, judgement["confusion"], strict=True):
