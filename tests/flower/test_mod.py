@@ -18,6 +18,7 @@ from grids import InMemoryGrid, app_sites, grid_of
 from sordino import cli
 from sordino.deploy.app import METHOD
 from sordino.deploy.protocol import wire
+from sordino.deploy.server import coordinator
 from sordino.deploy.site.judging import judge_site
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import read_rules
@@ -27,7 +28,7 @@ from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.flower.messages import unwrap, wrap
-from sordino.flower.mod import ArrayLayout, PrivateStrategy, SiteMod, flatten
+from sordino.flower.mod import ArrayLayout, GridCarrier, PrivateStrategy, SiteMod, flatten
 from sordino.store.store import Store
 
 CLIP, SITES, DELTA, NOISE = 0.5, 3, 1e-5, 0.2
@@ -205,7 +206,6 @@ def test_a_site_without_its_app_refuses(tmp_path: Path, records: list[Path]) -> 
     opened = [Site.open(folder) for folder in folders]
     try:
         from sordino.deploy.protocol.carrier import InProcessCarrier
-        from sordino.deploy.server import coordinator
         from sordino.deploy.server.trips import Deadlines
         from sordino.store.store import Store
 
@@ -324,6 +324,8 @@ def test_a_run_is_taken_up_with_its_own_settings_alone(tmp_path: Path, records: 
         with pytest.raises(ZeroDivisionError):
             strategy(members, tmp_path).start(grid, arrays(), evaluate_fn=stop, **given)
         (row,) = Store(tmp_path / "store").all()
+        with pytest.raises(UserError, match="its PrivateStrategy takes it up"):
+            coordinator.resume(row.run, GridCarrier(grid), Store(tmp_path / "store"))
         for changed in ({"clip": 2 * CLIP}, {"noise_multiplier": 1.0}, {"colluders": 1}):
             with pytest.raises(UserError, match="other settings"):
                 strategy(members, tmp_path, resume=row.run, **changed).start(grid, arrays(), **given)
@@ -341,8 +343,6 @@ def test_a_run_is_taken_up_with_its_own_settings_alone(tmp_path: Path, records: 
 
 def test_the_grid_gives_up_nodes_that_do_not_answer() -> None:
     from sordino.deploy.protocol.carrier import Failure
-    from sordino.flower.mod import GridCarrier
-
     class Silent(InMemoryGrid):
         def pull_messages(self, message_ids: Any) -> Any:
             return []
