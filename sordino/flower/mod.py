@@ -394,11 +394,21 @@ class PrivateStrategy(Strategy):
             begin = coordinator.start
             found = begin(experiment, self.members, carrier, store, watch, self.tell, deadlines, script=script)
         else:
+            self._check_same(experiment, self.resumed, store)
             found = coordinator.resume(self.resumed, carrier, store, watch, self.tell, deadlines, script)
         for note in found.notes:
             self.tell(note)
         self.summary_of_run = found
         return result
+
+    def _check_same(self, experiment: Experiment, run: str, store: Store) -> None:
+        """Refuse to take up a run with other settings than its own, by which its sites answer and noise was planned."""
+        stored = coordinator.deployed_experiment(run, store)
+        if terms_of(stored).identity != terms_of(experiment).identity:
+            raise UserError(
+                f"The run {run!r} was begun with other settings, or other arrays: give those that it was begun with, "
+                "or leave out resume to begin a new one."
+            )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -247,10 +247,22 @@ def compare_words(row: HeadlineRow) -> str:
     """Words on ours against the printed number and against training alone."""
     if row.ours is None or row.ours_interval is None or row.alone is None:
         return "made before a method changed: repeat it" if row.state == "changed" else f"not run{_reason(row)}"
+    if _is_dearer(row):
+        return DEARER
     low, high = row.ours_interval
     printed = "above" if low > row.published else "below" if high < row.published else "level with"
     against = "alone wins" if row.alone > row.ours else ""
     return f"{printed} the paper{'; ' + against if against else ''}"
+
+
+DEARER = "costs more than the paper names"
+"""Words on a row whose epsilon is larger than the one that it is measured for: it is compared with nothing."""
+
+
+def _is_dearer(row: HeadlineRow) -> bool:
+    """Whether ours truly cost more than the epsilon that the paper names."""
+    claimed, true = row.claimed_epsilon, row.true_epsilon
+    return claimed is not None and (true is None or true > claimed * (1 + 1e-6))
 
 
 def _reason(row: HeadlineRow) -> str:
@@ -261,11 +273,13 @@ def count_words(rows: Sequence[HeadlineRow]) -> str:
     """Sentences that count the rows by how they come out."""
     measured = [row for row in rows if row.state == "run"]
     told = [compare_words(row) for row in measured]
-    above, below = (sum(text.startswith(word) for text in told) for word in ("above", "below"))
+    words = ("above", "below", "level", DEARER)
+    above, below, level, dearer = (sum(text.startswith(word) for text in told) for word in words)
     alone = sum("alone wins" in text for text in told)
+    more = f", and costs more than the paper names in {dearer}" if dearer else ""
     return (
         f"Of {len(measured)} numbers that were measured, Sordino is above {above}, below {below} and level with "
-        f"{len(measured) - above - below}; training alone wins in {alone}. {len(rows) - len(measured)} were not run."
+        f"{level}{more}; training alone wins in {alone}. {len(rows) - len(measured)} were not run."
     )
 
 
@@ -411,7 +425,7 @@ def _read_rows(path: Path) -> list[HeadlineRow]:
 
 
 def _is_current(row: HeadlineRow) -> bool:
-    return row.sources == source_digests(row.sources)
+    return bool(row.sources) and row.sources == source_digests(row.sources)
 
 
 def _outdated(row: HeadlineRow, found: HeadlineRow) -> HeadlineRow:

@@ -107,6 +107,8 @@ def _goes_on(row: RunRow, links: str | None, here: RunRow, store: Store) -> bool
         # A copy from before it was sent to a cluster knows nothing of what it may have done there.
         return not here.begun or row.sent or row.has_result or bool(links)
     mine = links_of(here, store)
+    if row.sent and not mine and here.begun is False:  # it was sent from there, and here nothing had been done yet
+        return True
     return (row.has_result or links != mine) and contains(row, links, here, mine)
 
 

@@ -18,6 +18,7 @@ from grids import InMemoryGrid, app_sites, grid_of
 from sordino import cli
 from sordino.deploy.app import METHOD
 from sordino.deploy.protocol import wire
+from sordino.deploy.server import coordinator
 from sordino.deploy.site.judging import judge_site
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import read_rules
@@ -27,7 +28,8 @@ from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.flower.messages import unwrap, wrap
-from sordino.flower.mod import ArrayLayout, PrivateStrategy, SiteMod, flatten
+from sordino.flower.mod import ArrayLayout, GridCarrier, PrivateStrategy, SiteMod, flatten
+from sordino.store.store import Store
 
 CLIP, SITES, DELTA, NOISE = 0.5, 3, 1e-5, 0.2
 SHAPES = ((30, 10), (10,))
@@ -204,7 +206,6 @@ def test_a_site_without_its_app_refuses(tmp_path: Path, records: list[Path]) -> 
     opened = [Site.open(folder) for folder in folders]
     try:
         from sordino.deploy.protocol.carrier import InProcessCarrier
-        from sordino.deploy.server import coordinator
         from sordino.deploy.server.trips import Deadlines
         from sordino.store.store import Store
 
@@ -310,10 +311,38 @@ def test_a_strategy_s_model_is_one_that_nodes_can_train(
             )
 
 
+def test_a_run_is_taken_up_with_its_own_settings_alone(tmp_path: Path, records: list[Path]) -> None:
+    """Sites answer as the run's terms say: a server that takes it up as another experiment would print its epsilon."""
+    members, folders = app_sites(tmp_path / "sites", records)
+
+    def stop(done: int, model: ArrayRecord) -> None:
+        if done == 1:
+            raise ZeroDivisionError
+
+    given: dict[str, Any] = {"num_rounds": 3, "train_config": ConfigRecord({"rate": 0.5})}
+    with grid_of(app_that(moved), folders, records) as grid:
+        with pytest.raises(ZeroDivisionError):
+            strategy(members, tmp_path).start(grid, arrays(), evaluate_fn=stop, **given)
+        (row,) = Store(tmp_path / "store").all()
+        with pytest.raises(UserError, match="its PrivateStrategy takes it up"):
+            coordinator.resume(row.run, GridCarrier(grid), Store(tmp_path / "store"))
+        for changed in ({"clip": 2 * CLIP}, {"noise_multiplier": 1.0}, {"colluders": 1}):
+            with pytest.raises(UserError, match="other settings"):
+                strategy(members, tmp_path, resume=row.run, **changed).start(grid, arrays(), **given)
+        with pytest.raises(UserError, match="other settings"):
+            strategy(members, tmp_path, resume=row.run).start(grid, arrays(), **given | {"num_rounds": 4})
+        made = strategy(members, tmp_path, resume=row.run)
+        result = made.start(grid, arrays(), **given)
+    assert made.summary_of_run is not None
+    assert made.summary_of_run.rounds_done == 3
+    assert abs(along_diagonal(flatten(result.arrays)) - 3 * CLIP) < 5 * NOISE * CLIP / SITES * math.sqrt(3)
+    for folder in folders:
+        with SiteLedger(folder) as ledger:
+            assert sum(entry.kind == "release" for entry in ledger.entries()) == 3
+
+
 def test_the_grid_gives_up_nodes_that_do_not_answer() -> None:
     from sordino.deploy.protocol.carrier import Failure
-    from sordino.flower.mod import GridCarrier
-
     class Silent(InMemoryGrid):
         def pull_messages(self, message_ids: Any) -> Any:
             return []

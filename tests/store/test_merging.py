@@ -247,6 +247,25 @@ def test_a_copy_from_before_a_run_was_sent_does_not_forget_it(tmp_path: Path) ->
     assert [one["name"] for one in merge([there], here)["merged"]] == [name]
 
 
+def test_a_run_that_another_store_has_sent_counts_once(tmp_path: Path) -> None:
+    """As planned while it is out, and as the same run when it is back."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    store = Store(here)
+    name = register(prepare(Experiment.make(KEYS | {"store": here})), store)
+    store.close()
+    shutil.copytree(here, there)
+    with contextlib.closing(Store(there)) as sending:
+        sending.send(name)
+    planned = (1, pytest.approx(epsilon_of(ONE, DELTA), rel=1e-6))
+    for _ in range(2):
+        merge([there], here)
+        assert epsilon(here) == planned
+    resume(name, there)
+    merge([there], here)
+    assert contents(here, name) == contents(there, name)
+    assert epsilon(here) == planned
+
+
 def test_that_a_run_failed_in_a_copy_stays_known(tmp_path: Path) -> None:
     """That a step failed at a client may tell of records, whichever copy of the run goes on."""
     here, there = tmp_path / "here", tmp_path / "there"
