@@ -38,14 +38,14 @@ Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]
 
 # Ranges of hyper-parameters: configuration refuses values outside them.
-LARGEST_NUMBER = 1e18
+MAX_MAGNITUDE = 1e18
 """Numbers beyond this, and those nearer to zero than one over it, have squares that float32 cannot hold."""
 LEAST_SHARE = 1e-9
 """A smaller share of a budget would ask for noise that float32 cannot hold beside what it protects."""
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
-Positive = Annotated[float, Field(ge=1 / LARGEST_NUMBER, le=LARGEST_NUMBER, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, le=LARGEST_NUMBER, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=MAX_MAGNITUDE, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=LEAST_SHARE, le=1 - LEAST_SHARE, allow_inf_nan=False)]
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1e9
 """Range of a budget: a smaller one asks for noise that float32 cannot hold, a larger one protects nobody."""
@@ -323,6 +323,10 @@ class Method:
 
     def check_data(self, people: str) -> None:
         """Refuse data that this method must not be used on; `people` is the fingerprint of the persons in them."""
+        return
+
+    def check_task(self, task: Task) -> None:
+        """Refuse a task that this method cannot learn, before anything is spent."""
         return
 
     def files(self) -> tuple[str, ...]:

@@ -301,6 +301,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     if record_level(settled) is not None:
         _known_sizes(experiment, facts)
     if facts.network is not None:
+        settled.check_task(facts.network.task)
         _check_network(settled, facts.network)
     steps = settled.steps()
     turns = schedule.turns + facts.spare_turns

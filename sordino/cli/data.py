@@ -152,6 +152,16 @@ def show(
 def schema(
     folder: Annotated[Path, typer.Argument(help="A folder with one CSV or Parquet file per client.")],
     label: Annotated[str, typer.Option(help="The column that is to be predicted.")] = "label",
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What is predicted: classification, regression (a number) or survival (--label is the time, --event "
+            "whether it happened). [default: regression where the label looks like a number]"
+        ),
+    ] = None,
+    event: Annotated[
+        str | None, typer.Option(help="The column that says whether the event happened at the time in --label.")
+    ] = None,
     positive: Annotated[
         str | None, typer.Option(help="The label that is looked for. [default: the rarer of two]")
     ] = None,
@@ -182,7 +192,13 @@ def schema(
     from sordino.util.files import read_file, write_whole
 
     wishes: dict[str, Any] = {"drop": parts(drop) or (), "categorical": parts(categorical) or ()}
-    wishes |= {"bins": _bounds(bins), "missing_codes": _codes(missing_code), "person": person}
+    wishes |= {
+        "task": task,
+        "event": event,
+        "bins": _bounds(bins),
+        "missing_codes": _codes(missing_code),
+        "person": person,
+    }
     made = draft(folder, label, positive, **wishes)
     with writing(output):
         if output.is_file() and read_file(output) != made.text.encode():

@@ -32,6 +32,17 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets lie. [default: $SORDINO_DATA, else the cache folder]")
 ]
 Label = Annotated[str | None, typer.Option(help="The label column of own tabular data. [default: label]")]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        help="What is predicted: classification, regression (the label is a number) or survival (the label is a time, "
+        "see --event). [default: what the schema declares, else classification]"
+    ),
+]
+Event = Annotated[
+    str | None,
+    typer.Option(help="For survival without a schema: the column that is 1 where the event happened, else 0."),
+]
 Partition = Annotated[
     str | None,
     typer.Option(
@@ -169,6 +180,8 @@ OPTIONS: dict[str, Any] = {
     "data": Data,
     "data_dir": DataDir,
     "label": Label,
+    "task": Task,
+    "event": Event,
     "labels": Labels,
     "schema": SchemaFile,
     "drop": Drop,
@@ -198,7 +211,7 @@ OPTIONS: dict[str, Any] = {
 """Option of each key."""
 UNSAID = {"allow_vacuous_delta": False}
 """Defaults of options that are not None."""
-TABLES = ("label", "labels", "schema", "drop", "categorical", "person")
+TABLES = ("label", "task", "event", "labels", "schema", "drop", "categorical", "person")
 """Keys on how the user's own tables are read."""
 DATA = ("data", "data_dir", *TABLES, "partition", "clients")
 """Keys on records and how clients hold them."""

@@ -151,7 +151,7 @@ def _headlines(
     if output is not None:
         with writing(output):
             written = read_text(output) if output.is_file() else ""
-            write_whole(output, headlines.insert(headlines.page(rows), written))
+            write_whole(output, headlines.insert(rows, written))
     if as_json:
         typer.echo(json.dumps({"rows": [row.to_dict() for row in rows]}))
     elif output is None and index:

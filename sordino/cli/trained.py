@@ -112,7 +112,8 @@ def predict(
     store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """Predict with the shared model or a client's: one line per record, with its class and the probability of each."""
+    """Predict with the shared model or a client's: one line per record, with its class and the probability of each, its
+    number with a 90 % interval, or its survival curve."""
     from sordino.trained.predict import predict as predict_on
 
     if output.exists() and file.exists() and output.samefile(file):
@@ -148,8 +149,9 @@ def predict(
 
         console = Console(markup=False)
         document = judged.to_dict()
-        over = f"on {judged.records} records whose class the file says"
-        for part in ("", judged_table({"figure": document}, over), "", confusion_table(document), *judged.notes):
+        over = f"on {judged.records} records whose {'class' if judged.classes else 'outcome'} the file says"
+        confusion = ["", confusion_table(document)] if judged.classes else []
+        for part in ("", judged_table({"figure": document}, over), *confusion, *judged.notes):
             console.print(part, highlight=False)
 
 

@@ -23,6 +23,7 @@ from sordino.experiment.run import carry_on, register
 from sordino.federation.rounds import RoundReport
 from sordino.store.merging import alone, put
 from sordino.store.run_summary import Summary
+from sordino.store.spending import check_lifetime
 from sordino.store.store import Store
 from sordino.study.run_cells import STOPPED, find_run, place_of
 from sordino.study.sweep import Cell
@@ -136,6 +137,8 @@ class OnCluster:
             prepared = prepare(Experiment.make(row.configuration | changes), resumed=True)
         with contextlib.ExitStack() as held:
             with store.admitting():
+                if row is not None:  # it may have a limit of its own, and others may have spent meanwhile
+                    check_lifetime(store, prepared, row.run)
                 run = register(prepared, store, cell.number) if row is None else row.run
                 held.enter_context(store.lock(run))
             way = _Way(place, run, prepared, place_of(display, cell), held.pop_all())

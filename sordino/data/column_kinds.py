@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -32,6 +32,8 @@ MOST_FRACTIONS = 10
 """So are more different numbers with decimals than this."""
 MOST_CODES = 20
 """So are more different whole numbers than this that do not count through from 0 or 1, as codes of classes do."""
+INTERVALS, LATEST = 10, 0.9
+"""Intervals in which times are cut where nobody says how, and the share of times that these hold."""
 MAX_CATEGORY_VALUES = 1000
 """A category with more values than this is an identifier or a text."""
 SPREAD, SPREAD_OF_FEW = 3.0, 1.5
@@ -56,6 +58,7 @@ def plain_schema(
     categorical: Sequence[str],
     pixels: bool = False,
     person: PersonRules | None = None,
+    outcome: Mapping[str, Column] | None = None,
 ) -> Schema:
     """The schema of tables that came without one, in the order of the first table's columns.
 
@@ -70,27 +73,27 @@ def plain_schema(
         categorical: columns whose values are categories, which are read from the records.
         pixels: whether numbers are those of images, which are left as they stand.
         person: declaration of whom rows belong to; None where there is none.
+        outcome: columns that are predicted, where these are no classes.
     """
     names = list(tables[0].columns)
     drop = [*drop, *([] if person is None else [person.column])]
     for name in (*drop, *categorical):
         if name not in names:
             raise unknown("column", name, names)
-    if label in drop or label in categorical:
+    used = next((name for name in (label, *(outcome or ())) if name in drop or name in categorical), None)
+    if used is not None:
         raise UserError(
-            f"The column {label!r} is the label: it can be neither dropped nor a category, nor say whom a row is about."
+            f"The column {used!r} is the label: it can be neither dropped nor a category, nor say whom a row is about."
         )
     twice = [name for name in categorical if name in drop]
     if twice:
         raise UserError(f"The column {twice[0]!r} cannot be both dropped and a category: leave one out.")
     columns: dict[str, Column] = {}
     for name in names:
-        if name == label:
-            occurring = [text for table in tables for text in present_values(table, name)]
-            if labels is None:
-                check_class_labels(occurring, name)
-            values = tuple(str(one) for one in labels) if labels is not None else sorted_labels(occurring)
-            columns[name] = Label(values=values or ("none",), public=labels is not None)
+        if outcome is not None and name in outcome:
+            columns[name] = outcome[name]
+        elif name == label:
+            columns[name] = _label_column([text for one in tables for text in present_values(one, name)], name, labels)
         elif name in drop:
             columns[name] = Identifier()
         elif name in categorical:
@@ -104,6 +107,14 @@ def plain_schema(
     if not any(isinstance(column, NumberColumn | Category) for column in columns.values()):
         raise UserError("No column is left besides the label and those that are dropped: keep at least one.")
     return Schema(columns=columns).with_persons(person)
+
+
+def _label_column(occurring: Sequence[str], name: str, labels: tuple[str | int, ...] | None) -> Label:
+    """A column of classes: those that are declared, or those that occur."""
+    if labels is None:
+        check_class_labels(occurring, name)
+    values = tuple(str(one) for one in labels) if labels is not None else sorted_labels(occurring)
+    return Label(values=values or ("none",), public=labels is not None)
 
 
 def _number_column(texts: Sequence[str]) -> NumberColumn:
@@ -151,9 +162,10 @@ def check_class_labels(labels: Sequence[str], name: str, declare: str = "declare
         bounds = ",".join(f"{bound:g}" for bound in suggest_bins([float(label) for label in labels]))
         raise UserError(
             f"The label {name!r} looks like a number ({len(set(labels))} different values in {len(labels)} records, "
-            f"for example {labels[0]}), but models tell classes apart: group its values into a few classes by bounds "
-            f"that you choose (`sordino data schema FOLDER --label {quote(name)} --bins {bounds}`), name another "
-            f"column with --label, or, if they are classes, {declare}."
+            f"for example {labels[0]}), but models tell classes apart unless told otherwise: predict the number "
+            "itself (--task regression), group its values into a few classes by bounds that you choose (`sordino data "
+            f"schema FOLDER --label {quote(name)} --bins {bounds}`), name another column with --label, or, if they "
+            f"are classes, {declare}."
         )
     alike = differ_in_case(labels)
     if alike is not None:
@@ -187,13 +199,26 @@ def suggest_bins(numbers: Sequence[float]) -> list[float]:
     return sorted(set(found))
 
 
+def suggest_cuts(numbers: Sequence[float]) -> tuple[float, ...]:
+    """Round times that divide these into about ten intervals of about the same number; the last one holds nine tenths
+    of them: what comes later is too rare to learn from."""
+    numbers = [number for number in numbers if 0 <= number <= MAX_MAGNITUDE]
+    high = float(np.quantile(numbers, LATEST)) if numbers else 0.0
+    if high <= 0:
+        raise UserError("The times to the event are all 0: there is nothing to predict.")
+    step = 10.0 ** math.floor(math.log10(high / INTERVALS))
+    ends = np.quantile(numbers, np.linspace(0, LATEST, INTERVALS + 1)[1:])
+    return tuple(sorted({float(f"{math.ceil(end / step - 1e-9) * step:.12g}") for end in ends.tolist() if end > 0}))
+
+
 def note_numeric_classes(names: Sequence[str], label: str) -> list[str]:
     """A sentence that many classes are numbers, so that the label may be one; none where they are few, or texts."""
     if len(names) <= MOST_CODES or any(_as_number(name) is None for name in names):
         return []
     return [
         f"The label {label!r} has {len(names)} classes that are all numbers. If it is a number rather than a code, "
-        f"group its values into a few classes: `sordino data schema FOLDER --label {quote(label)} --bins BOUND,BOUND`."
+        "predict it (--task regression), or group its values into a few classes: `sordino data schema FOLDER "
+        f"--label {quote(label)} --bins BOUND,BOUND`."
     ]
 
 

@@ -22,6 +22,8 @@ from sordino.data.column_kinds import (
     round_outwards,
     sorted_labels,
     spread_of,
+    suggest_bins,
+    suggest_cuts,
 )
 from sordino.data.formats import quote, read_bytes, reading
 from sordino.data.own import client_paths
@@ -46,15 +48,19 @@ from sordino.data.schema import (
     PERSON_KEYS,
     Category,
     Column,
+    Event,
     Format,
     Identifier,
     Label,
     NumberColumn,
     Schema,
+    Target,
+    Time,
     canonical,
 )
 from sordino.data.tables import DELIMITERS, Table, read_table
 from sordino.errors import UserError, refuse, unknown
+from sordino.tasks import TASKS, Classification, Regression, Survival
 from sordino.util.toml import toml_key, toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
@@ -112,6 +118,10 @@ class Wishes:
     """The label that is looked for; None for the rarer of two."""
     drop: Sequence[str] = ()
     """Columns that are left out."""
+    task: str | None = None
+    """Kind of task; None to guess whether the label is a number to predict or a class."""
+    event: str | None = None
+    """Column that says whether an event happened at the time in the label column."""
     categorical: Sequence[str] = ()
     """Columns that are categories even if they hold numbers; the label, if its numbers are classes."""
     bins: Sequence[float] = ()
@@ -148,9 +158,10 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         folder: one CSV or Parquet file per client; arrays are passed over.
         label: name of the label column.
         positive: the label that is looked for; None for the rarer of two.
-        wishes: further fields of `Wishes`: drop, categorical, bins, missing_codes, person.
+        wishes: further fields of `Wishes`: task, event, drop, categorical, bins, missing_codes, person.
     """
     wanted = Wishes(label, positive, **wishes)
+    _check_wishes(wanted)
     drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
     if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
         raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
@@ -166,7 +177,8 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         except UserError as error:
             problems.append(str(error))
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
-    for name in (label, *drop, *wanted.categorical, *wanted.missing_codes):
+    event = [] if wanted.event is None else [wanted.event]
+    for name in (label, *event, *drop, *wanted.categorical, *wanted.missing_codes):
         if tables and name not in names:
             raise unknown("column", name, names)
     problems += [
@@ -259,11 +271,14 @@ def _cells(name: str, tables: Sequence[Table], wanted: Wishes) -> _Cells:
 
 
 def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
-    if cells.name != wanted.label and cells.name not in wanted.categorical and _names_persons(cells):
+    used = (wanted.label, wanted.event)
+    if cells.name not in used and cells.name not in wanted.categorical and _names_persons(cells):
         seen = f"{len(set(cells.texts()))} different codes, {cells.missing:.1%} missing"
         return _Guess(Identifier(), seen, (_ask_of_persons(cells.name),))
+    if cells.name == wanted.event:
+        return _event(cells)
     if cells.name == wanted.label:
-        return _binned_label(cells, wanted) if wanted.bins else _label(cells, wanted)
+        return _outcome(cells, wanted)
     categorical = cells.name in wanted.categorical
     codes = tuple(float(code) for code in wanted.missing_codes.get(cells.name, ()))
     numbers = None if categorical else _numbers(cells.there)
@@ -324,6 +339,128 @@ def _numbers(there: Mapping[str, Sequence[str]]) -> dict[str, list[float]] | Non
 
 
 LABELS = "the labels that occur were read from the records: are these all that may occur?"
+
+
+def _check_wishes(wanted: Wishes) -> None:
+    """Refuse answers that contradict each other."""
+    if wanted.task not in (None, *TASKS):
+        raise unknown("task", wanted.task, TASKS)
+    classes = wanted.task in (None, Classification.name)
+    if not classes and (wanted.bins or wanted.positive is not None or wanted.label in wanted.categorical):
+        raise UserError(
+            f"--bins, --positive and a label among --categorical are for classes, but the task is {wanted.task}: leave "
+            "them out."
+        )
+    if (wanted.event is None) == (wanted.task == Survival.name):
+        raise UserError(
+            "--task survival and --event go together: name the column that says whether the event happened, and with "
+            "--label that of the time."
+        )
+    if wanted.event == wanted.label:
+        raise UserError(f"{wanted.label!r} cannot be both the time and the event: name the time's column with --label.")
+
+
+def _outcome(cells: _Cells, wanted: Wishes) -> _Guess:
+    """The column that is predicted: as the user says, or a number where the label looks like one."""
+    if wanted.bins:
+        return _binned_label(cells, wanted)
+    if wanted.task == Survival.name:
+        return _time(cells)
+    there = [text for texts in cells.canonical().values() for text in texts]
+    guessed = wanted.task is None and looks_continuous(there) and cells.name not in wanted.categorical
+    guessed = guessed and wanted.positive is None
+    if wanted.task == Regression.name or guessed:
+        return _target(cells, wanted, guessed)
+    return _label(cells, wanted)
+
+
+def _target(cells: _Cells, wanted: Wishes, guessed: bool) -> _Guess:
+    """A number to predict."""
+    codes = tuple(float(code) for code in wanted.missing_codes.get(cells.name, ()))
+    everything = _measured(cells)
+    low, high = min(everything), max(everything)
+    if high - low < 1 / MAX_MAGNITUDE:
+        raise UserError(
+            f"The column {cells.name!r} has the same value in all records, {low:g}: there is nothing to predict. Name "
+            "another with --label."
+        )
+    asked = [Question(TARGET_RANGE)]
+    if guessed:
+        bounds = ",".join(f"{bound:g}" for bound in suggest_bins(everything))
+        name = shlex.quote(cells.name)
+        asked.insert(
+            0,
+            Question(
+                f"a number with {len(set(everything))} different values: it is predicted as one (regression). If a few "
+                f"classes are wanted, --bins {bounds} makes them; if its numbers are codes of classes, --categorical "
+                f"{name} says so."
+            ),
+        )
+    if cells.missing:
+        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+    column = Target(
+        range=round_outwards(low, high),
+        missing="drop" if cells.missing else "refuse",
+        missing_codes=codes,
+        public=False,
+    )
+    return _Guess(column, f"{low:g} to {high:g}, {cells.missing:.1%} missing", tuple(asked))
+
+
+def _measured(cells: _Cells) -> list[float]:
+    """Numbers of an outcome's cells."""
+    numbers = _numbers(cells.there)
+    if numbers is None:
+        texts = [text for text in cells.texts() if _numbers({"": [text]}) is None]
+        shown = f", for example {quote(texts[0])!r}" if texts else ""
+        raise UserError(
+            f"The column {cells.name!r} is to be predicted as a number, but {len(texts)} of its cells are none{shown}: "
+            "give numbers, name codes of missing values with --missing-code, or name another column with --label."
+        )
+    return [number for mine in numbers.values() for number in mine]
+
+
+def _time(cells: _Cells) -> _Guess:
+    """The time to an event."""
+    everything = _measured(cells)
+    if min(everything) < 0:
+        raise UserError(
+            f"The time {cells.name!r} has negative values, {min(everything):g} for example: times count from a start "
+            "at 0."
+        )
+    asked = [Question(CUTS)]
+    if cells.missing:
+        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+    column = Time(cuts=suggest_cuts(everything), missing="drop" if cells.missing else "refuse", public=False)
+    return _Guess(column, f"{min(everything):g} to {max(everything):g}, {cells.missing:.1%} missing", tuple(asked))
+
+
+def _event(cells: _Cells) -> _Guess:
+    """Whether the event happened."""
+    texts = [canonical(text) for text in cells.texts()]
+    counted = Counter(texts)
+    values = sorted_labels(texts)
+    if len(values) != 2:
+        raise UserError(
+            f"The event {cells.name!r} has {len(values)} different values ({', '.join(values[:5])}): it must have two, "
+            "one for records last seen at their time and one for those with the event, as 0 and 1."
+        )
+    asked = []
+    if values != ("0", "1"):
+        asked.append(Question(f"{values[1]!r} is taken for the event, and {values[0]!r} for none: is that right?"))
+    if cells.missing:
+        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+    column = Event(values=(values[0], values[1]), missing="drop" if cells.missing else "refuse")
+    return _Guess(column, ", ".join(f"{value}: {counted[value]}" for value in values), tuple(asked))
+
+
+TARGET_RANGE = (
+    "the range was read from the records: which values are possible? Others are held to it. Name the unit, too (unit)."
+)
+CUTS = (
+    "the cuts, at which the event is looked at, were read from the records: which ones are of use? Later events count "
+    "as none."
+)
 
 
 def _label(cells: _Cells, wanted: Wishes) -> _Guess:
@@ -491,14 +628,16 @@ def _text(schema: Schema, guesses: dict[str, _Guess], folder: Path, files: int) 
 
 
 EXPLANATION = (
-    "kind: number, category, id (dropped) or label. What says public = false was read from the records, and a run",
+    "kind: number, category, id (dropped), and for what is predicted label (a class), target (a number), or time and",
+    "event. What says public = false was read from the records, and a run",
     "with it says that epsilon does not cover it. Put in what is public, and write public = true.",
     "spread: the ends of a number's range become -spread and spread. With 3 most measurements vary by about 1, which",
     "is learned best from. mean and deviation, where they are public, do it better. centred: the same for categories.",
     "missing: refuse the file (where nothing is said), drop the record, or for numbers the centre of the range, flag",
     "(the centre, and a feature of its own) or a number; for categories flag or one of the values. missing_codes are",
     "numbers that stand for a missing value, units texts behind numbers with the factor for each, aliases other",
-    "spellings of values, bins the bounds between classes of a label that is a number.",
+    "spellings of values, bins the bounds between classes of a label that is a number, cuts the ends of the intervals",
+    "of a time to an event.",
     "Comments tell what was seen in the records: take them out before you give this file to anybody.",
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sordino.data.formats import quote
 from sordino.data.persons import code_of, names_somebody
-from sordino.data.schema import Category, Format, Label, NumberColumn, Schema, canonical, unit_key
+from sordino.data.schema import Category, Event, Format, Label, NumberColumn, Schema, Target, canonical, unit_key
 from sordino.data.tables import Table
 
 SHOWN = 5
@@ -58,8 +58,9 @@ class Encoded:
 
     x: np.ndarray
     """float32 (rows, features): also of rows that are dropped."""
-    labels: np.ndarray
-    """int64 (rows,): the number of each row's class; -1 where it has none."""
+    labels: list[str]
+    """Each row's outcome as `Task.parse` reads it: the name of its class, its number, or its time with a sign for the
+    event; empty where it has none."""
     kept: np.ndarray
     """bool (rows,): which rows are records; the others lack a value without which they are dropped."""
     problems: list[str]
@@ -70,6 +71,11 @@ class Encoded:
     """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
     persons: list[str] | None = None
     """Code of each row's person; None where the schema declares none."""
+
+    @property
+    def kept_labels(self) -> list[str]:
+        """Outcome of each record: those of rows that are kept."""
+        return [label for label, there in zip(self.labels, self.kept.tolist(), strict=True) if there]
 
     @property
     def kept_persons(self) -> list[str] | None:
@@ -90,7 +96,7 @@ class Encoding:
         self._counted: list[str] = []
 
     def result(self) -> Encoded:
-        """Encode the table; `problems` holds everything that is wrong. Labels are -1 where they are to be predicted."""
+        """Encode the table; `problems` holds everything that is wrong. Labels are empty for records to be predicted."""
         training = self._source != "model"
         self._check_columns(training)
         rows = len(self._kept)
@@ -100,9 +106,7 @@ class Encoding:
                 parts.append(
                     self._numbers(name, column) if isinstance(column, NumberColumn) else self._values(name, column)
                 )
-        labels = np.full(rows, -1)
-        if training and self._schema.label_name in self._table.columns:
-            labels = self._labels(self._schema.label_name, self._schema.label)
+        labels = (self.known_labels() if training else None) or [""] * rows
         persons = self._codes(self._schema.person) if training and self._schema.person is not None else None
         if not self._kept.all() and training:
             count = int((~self._kept).sum())
@@ -113,19 +117,16 @@ class Encoding:
             x = np.concatenate(parts, axis=1).astype(np.float32)
         return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted, persons)
 
-    def known_labels(self) -> np.ndarray | None:
-        """Return the number of each row's class, int64 (rows,): -1 where the table says none that the schema has; None
-        without such a column. Nothing is a problem here: whoever predicts needs no labels."""
-        name, label = self._schema.label_name, self._schema.label
-        if name not in self._table.columns:
-            return None
-        return (self._numbered(name, label) if label.bins is None else self._binned(name, label.bins))[0]
+    def known_labels(self) -> list[str] | None:
+        """Return each row's outcome, as `Encoded.labels`; None without its columns. Nothing is a problem here: whoever
+        predicts needs no outcomes."""
+        return self._outcomes() if all(name in self._table.columns for name in self._schema.outcomes) else None
 
     def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
         path, there = self._table.path, self._table.columns
         person = [] if self._schema.person is None else [self._schema.person]
-        needed = [*self._schema.inputs(), *([self._schema.label_name, *person] if training else [])]
+        needed = [*self._schema.inputs(), *([*self._schema.outcomes, *person] if training else [])]
         lacking = [name for name in needed if name not in there]
         if lacking:
             self._problems.append(
@@ -158,13 +159,7 @@ class Encoding:
             )
         self._check_missing(name, column.missing, absent)
         if column.range is not None:
-            outside = int((~absent & ((values < column.range[0]) | (values > column.range[1]))).sum())
-            if outside:
-                lie = "values of {} lie" if outside > 1 else "value of {} lies"
-                self._counted.append(
-                    f"{outside} {lie.format(repr(name))} outside {_range(column.range)} in {self._table.path} and "
-                    f"{'are' if outside > 1 else 'is'} held to it: {NOT_NOISED}."
-                )
+            self._count_outside(name, values, absent, column.range)
             values = np.clip(values, *column.range)
         centre, size = column.scale
         filled = column.missing if isinstance(column.missing, float) else centre
@@ -199,16 +194,70 @@ class Encoding:
             made[absent] = 0.0
         return np.column_stack([made, absent]) if column.missing == "flag" else made
 
-    def _labels(self, name: str, column: Label) -> np.ndarray:
+    def _outcomes(self) -> list[str]:
+        """Outcome of each row, as `Encoded.labels`."""
+        (name, first), *more = self._schema.outcomes.items()
+        if isinstance(first, Label):
+            return self._labels(name, first)
+        values, absent = self._measured(name, first.missing_codes if isinstance(first, Target) else ())
+        if isinstance(first, Target):
+            self._count_outside(name, values, absent, first.range)
+            return ["" if gone else repr(value) for value, gone in zip(values.tolist(), absent.tolist(), strict=True)]
+        ((event_name, event),) = more
+        assert isinstance(event, Event)
+        happened, unknown = self._numbered(event_name, event)
+        self._check_label(event_name, event.missing, unknown)
+        early = ~absent & (values < 0)
+        if early.any():
+            self._problems.append(
+                f"The time {name!r} of {self._table.path} is negative "
+                f"({self._examples(self._table.texts(name), early)}): times count from a start at 0."
+            )
+        rows = zip(values.tolist(), happened.tolist(), (absent | unknown | early).tolist(), strict=True)
+        return ["" if gone else f"{value!r} {max(0, sign)}" for value, sign, gone in rows]
+
+    def _measured(self, name: str, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of an outcome's cells, zero where there are none, and which have none."""
+        texts, column = self._table.texts(name), self._schema.outcomes[name]
+        absent = np.array([text in self._absent for text in texts], dtype=bool)
+        values, wrong = self._parsed(texts, absent)
+        absent |= np.isnan(values) & ~wrong
+        if codes:
+            absent |= ~wrong & np.isin(values, codes)
+        wrong |= ~absent & np.isinf(values)
+        if wrong.any():
+            self._problems.append(
+                f"The {column.kind} {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}): "
+                "give numbers, or name those texts in missing_cells."
+            )
+        self._check_label(name, column.missing, absent)
+        return np.where(absent | wrong, 0.0, values), absent | wrong
+
+    def _count_outside(self, name: str, values: np.ndarray, absent: np.ndarray, ends: tuple[float, float]) -> None:
+        """Count values that lie outside a range and are held to it."""
+        outside = int((~absent & ((values < ends[0]) | (values > ends[1]))).sum())
+        if outside:
+            lie, are = ("values of {} lie", "are") if outside > 1 else ("value of {} lies", "is")
+            self._counted.append(
+                f"{outside} {lie.format(repr(name))} outside {_range(ends)} in {self._table.path} and {are} held to "
+                f"it: {NOT_NOISED}."
+            )
+
+    def _labels(self, name: str, column: Label) -> list[str]:
         found, absent = self._numbered(name, column) if column.bins is None else self._binned(name, column.bins)
-        if column.missing == "drop":
+        self._check_label(name, column.missing, absent)
+        return [column.values[place] if place >= 0 else "" for place in found.tolist()]
+
+    def _check_label(self, name: str, rule: str, absent: np.ndarray) -> None:
+        """Drop rows without an outcome, or refuse them."""
+        kind = self._schema.outcomes[name].kind
+        if rule == "drop":
             self._kept &= ~absent
         elif absent.any():
             self._problems.append(
-                f"The file {self._table.path} has a missing value in its label column {name!r}, "
+                f"The file {self._table.path} has a missing value in its {kind} column {name!r}, "
                 f"{self._where(absent)}; fill or drop it."
             )
-        return found
 
     def _codes(self, name: str) -> list[str] | None:
         """The code of each row's person; rows without one are dropped."""
@@ -231,11 +280,12 @@ class Encoding:
             )
         return np.where(absent | wrong, -1, np.digitize(values, bins)), absent
 
-    def _numbered(self, name: str, column: Category | Label) -> tuple[np.ndarray, np.ndarray]:
+    def _numbered(self, name: str, column: Category | Label | Event) -> tuple[np.ndarray, np.ndarray]:
         """The number of each cell's value, -1 where it has none, and which have none."""
-        fold_case, label = column.fold_case, isinstance(column, Label)
+        fold_case, label = column.fold_case, not isinstance(column, Category)
         places = {canonical(value, fold_case): place for place, value in enumerate(column.values)}
-        places |= {canonical(alias, fold_case): column.values.index(one) for alias, one in column.aliases.items()}
+        if not isinstance(column, Event):
+            places |= {canonical(alias, fold_case): column.values.index(one) for alias, one in column.aliases.items()}
         texts = self._table.texts(name)
         absent = np.array([text in self._absent for text in texts], dtype=bool)
         found = np.array([places.get(canonical(text, fold_case), -1) for text in texts], dtype=np.int64)
@@ -244,7 +294,7 @@ class Encoding:
         if strange.any():
             seen = list(dict.fromkeys(canonical(text) for text, odd in zip(texts, strange, strict=True) if odd))
             self._problems.append(
-                f"The file {self._table.path} has a record with the label {_listed(seen)}, which "
+                f"The file {self._table.path} has a record with the {column.kind} {_listed(seen)}, which "
                 f"{'`labels`' if self._source == 'options' else 'the schema'} lacks."
                 if label
                 else f"The column {name!r} of {self._table.path} has the value {_listed(seen)}, which the schema lacks "

@@ -24,12 +24,14 @@ from sordino.data.own import PERSON_ARRAY
 from sordino.data.partition import NOBODY, deal, parse
 from sordino.data.sequences import TOKENS
 from sordino.errors import FAILURES, UserError, quoted, unknown, writing
-from sordino.tasks import Classification
+from sordino.tasks import Classification, Regression, Task
 
 Arrays = dict[str, np.ndarray]
 """Arrays of an NPZ file of one client: x and y, and perhaps x_test, y_test and codes of persons."""
 NAMES = ("x", "y", "x_test", "y_test", PERSON_ARRAY, f"{PERSON_ARRAY}_test")
 """Names of the arrays of one client that are handed over by name."""
+MOST_CLASSES = 100
+"""More different numbers with decimals than this are dealt by tenths of them, not by their values."""
 EVERYBODY = "everybody"
 """Name of the one file of records that belong to no client."""
 SPLITS = {"train", "test", "validation"}
@@ -114,7 +116,9 @@ def partition(
     if TOKENS in arrays:
         raise UserError("Sequences of tokens have no labels to be dealt by: run(data=..., partition=...) deals them.")
     names, targets = np.unique(arrays["y"], return_inverse=True)
-    task = Classification.of(tuple(map(str, names.tolist())))
+    task: Task = Classification.of(tuple(map(str, names.tolist())))
+    if len(names) > MOST_CLASSES and arrays["y"].dtype.kind == "f":
+        task, targets = Regression(0.0, float(len(names))), targets.astype(np.float32)
     dealt = deal(rule, targets.reshape(-1), task, clients, np.random.default_rng([seed, 0]))
     found = {}
     for number, name in enumerate(usual_names(clients)):

@@ -24,18 +24,22 @@ from sordino.data.column_kinds import (
     note_scaled_apart,
     note_unscaled,
     plain_schema,
+    present_values,
+    round_outwards,
     sorted_labels,
+    suggest_cuts,
 )
 from sordino.data.dataset import Dataset
 from sordino.data.encoding import Encoding, Source, problems_of
 from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.persons import code_of, names_somebody, number_codes
-from sordino.data.schema import PersonRules, Schema, canonical
+from sordino.data.schema import MAX_MAGNITUDE, Column, Event, PersonRules, Schema, Target, Time, canonical
 from sordino.data.sequences import holds_sequences, read_sequences
 from sordino.data.tables import Table, check_finite, read_table
-from sordino.errors import UserError, quoted, refuse
-from sordino.tasks import Classification
+from sordino.errors import UserError, quoted, refuse, unknown
+from sordino.tasks import TASKS, Classification, Regression, Survival, Task
+from sordino.tasks.regression import USUAL_LOSS
 
 DEFAULT_LABEL = "label"
 KINDS = (".csv", ".parquet", ".npz")
@@ -65,6 +69,16 @@ class Reading:
     """Without a schema: columns of tables whose values have no order; those that occur are read from the records."""
     person: PersonRules | None = None
     """Declaration of whom records belong to, where the schema has none."""
+    task: str | None = None
+    """Kind of task; None for the one that a schema declares, and for classes where there is no schema."""
+    target_range: tuple[float, float] | None = None
+    """Without a schema, for a regression: range to which the target is held."""
+    event: str | None = None
+    """Without a schema, for survival: column that says whether the event happened; the label is the time's."""
+    cuts: tuple[float, ...] | None = None
+    """Without a schema, for survival: ends of the intervals of time."""
+    loss: str | None = None
+    """Loss of a regression, where it is not the usual one."""
 
     @property
     def person_rules(self) -> PersonRules | None:
@@ -75,6 +89,13 @@ class Reading:
         """Names of the options that are not at their defaults."""
         return [name for name, value in vars(self).items() if value]
 
+    @property
+    def kind(self) -> str:
+        """Kind of the task."""
+        if self.task is not None:
+            return self.task
+        return Classification.name if self.schema is None else self.schema.task().name
+
 
 @dataclass(frozen=True)
 class ClientFile:
@@ -83,6 +104,7 @@ class ClientFile:
     path: Path
     x: np.ndarray
     labels: list[str]
+    """Task, as `Task.parse` reads it."""
     test: np.ndarray | None
     features: tuple[str, ...] | None = None
     """Their names in order; None for arrays."""
@@ -101,6 +123,10 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         how = replace(how, schema=how.schema.with_persons(how.person))
     paths, notes = client_paths(folder)
     if holds_sequences(paths[0]):
+        if how.task is not None:
+            raise UserError(
+                f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`."
+            )
         return read_sequences(folder, paths, how.labels, notes)
     problems: list[str] = []
     tables: list[Table] = []
@@ -126,17 +152,18 @@ def read_own(folder: Path, how: Reading) -> Dataset:
             how.categorical,
             pixels=how.shape is not None,
             person=how.person,
+            outcome=None if how.kind == Classification.name else _outcome_of(tables, how),
         )
     files, counted = _encode(tables, schema, how, folder) if schema is not None else ([], [])
     together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
     check_agreement(together)
-    names = class_names(together, schema, how)
+    task, observed = find_task(together, schema, how)
     x = together[0].x if len(together) == 1 else np.concatenate([file.x for file in together])
     if schema is not None:
         counted += note_unscaled(schema, x, folder)
     if how.shape is None and x.ndim == 2:
         counted += note_scaled_apart([file.path.stem for file in together], [file.x for file in together])
-    undeclared = how.labels is None and how.schema is None
+    undeclared = how.labels is None and how.schema is None and how.kind == Classification.name
     if how.schema is None and schema is not None and how.shape is None:
         counted.append(note_ranges_read(schema))
     tests = [file.test for file in together]
@@ -145,18 +172,22 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     return Dataset(
         name=folder.resolve().name,
         x=torch.from_numpy(x if how.shape is None else reshape(x, how.shape, folder)),
-        y=torch.from_numpy(number_labels(together, names)),
-        task=Classification.of(names, None if schema is None else schema.label.positive),
+        y=torch.from_numpy(number_labels(together, task)),
+        task=task,
         owner=owner,
         owner_names=tuple(file.path.stem for file in together),
         test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
         disclosed=same_files(paths)
         + ((UNDECLARED,) if undeclared else ())
+        + observed
         + (() if schema is None else schema.disclosed())
         + tuple(counted),
         people=known_people(paths, tables, [file.x for file in arrays]),
         schema=schema,
-        notes=(*notes, *(note_numeric_classes(names, how.label or DEFAULT_LABEL) if undeclared and schema else ())),
+        notes=(
+            *notes,
+            *(note_numeric_classes(task.groups, how.label or DEFAULT_LABEL) if undeclared and schema else ()),
+        ),
         person=person,
         person_rules=rules,
     )
@@ -191,8 +222,32 @@ def check_reading(how: Reading) -> None:
         len(how.labels) < 2 or len({canonical(str(one)) for one in how.labels}) < len(how.labels)
     ):
         raise UserError(f"labels = {quoted([str(one) for one in how.labels])}: declare at least two, each once.")
+    if how.task not in (None, *TASKS):
+        raise unknown("task", str(how.task), TASKS)
+    if how.kind != Classification.name and how.labels is not None:
+        raise UserError(f"`labels` are classes, and this is a {how.kind} task: leave them out.")
+    if how.kind != Regression.name and (how.target_range is not None or how.loss is not None):
+        given = "target_range" if how.target_range is not None else "loss"
+        raise UserError(f"`{given}` is for a number to be predicted: add task = {Regression.name!r}, or leave it out.")
+    if how.kind != Survival.name and (how.event is not None or how.cuts is not None):
+        raise UserError(f"`event` and `cuts` are for a time to an event: add task = {Survival.name!r}.")
+    if how.target_range is not None and not how.target_range[0] < how.target_range[1]:
+        raise UserError("target_range must be two numbers, the smaller one first, as in --set target_range=[0,200].")
     if how.schema is None:
+        if how.kind == Survival.name and how.event is None:
+            raise UserError(
+                "A time to an event needs a column that says whether it happened (1) or the record was last seen then "
+                "(0): name it with --event, beside --label for the time's column."
+            )
         return
+    declared = how.schema.task().name
+    if how.task not in (None, declared):
+        raise UserError(
+            f"The schema declares {describe_outcomes(how.schema)} ({declared}), but the task is to be {how.task}: "
+            f"{HOW_TO_DECLARE[str(how.task)]} (`sordino data schema FOLDER --task {how.task}` writes such a schema)."
+        )
+    if how.target_range is not None or how.event is not None or how.cuts is not None:
+        raise UserError("`target_range`, `event` and `cuts` cannot be given beside a schema: put them into it.")
     if how.drop or how.categorical or how.labels is not None:
         raise UserError("`drop`, `categorical` and `labels` cannot be given beside a schema: put them into it.")
     if how.label is not None and how.label != how.schema.label_name:
@@ -207,9 +262,85 @@ def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path)
     features = tuple(schema.features())
     files = []
     for table, one in zip(tables, found, strict=True):
-        labels = [schema.label.values[place] for place in one.labels[one.kept]]
-        files.append(ClientFile(table.path, one.x[one.kept], labels, None, features, one.kept_persons))
+        files.append(ClientFile(table.path, one.x[one.kept], one.kept_labels, None, features, one.kept_persons))
     return files, [sentence for one in found for sentence in one.counted]
+
+
+HOW_TO_DECLARE = {
+    "classification": 'give the column kind = "label" and `values`, or `bins` too where it is a number',
+    "regression": 'give the column kind = "target" and a `range`',
+    "survival": 'give two columns kind = "time", with `cuts`, and kind = "event"',
+}
+
+
+def describe_outcomes(schema: Schema) -> str:
+    """The columns that a schema predicts, in words."""
+    return " and ".join(f"the {column.kind} {name!r}" for name, column in schema.outcomes.items())
+
+
+def _outcome_of(tables: Sequence[Table], how: Reading) -> dict[str, Column]:
+    """Columns of what is predicted where there is no schema; what nobody declares is read from the records."""
+    name = how.label or DEFAULT_LABEL
+    if how.kind == Regression.name:
+        ends = how.target_range or _range_of(name, [cell for one in tables for cell in present_values(one, name)])
+        return {name: Target(range=ends, public=how.target_range is not None)}
+    assert how.event is not None
+    for table in tables:
+        if how.event not in table.columns:
+            raise unknown("column", how.event, list(table.columns))
+    if how.event == name:
+        raise UserError(f"The column {name!r} cannot be both the time and the event: name the time's with --label.")
+    cuts = how.cuts or suggest_cuts(_numbers_of(name, [cell for one in tables for cell in present_values(one, name)]))
+    return {name: Time(cuts=cuts, public=how.cuts is not None), how.event: Event()}
+
+
+def _numbers_of(name: str, texts: Sequence[str]) -> list[float]:
+    """Cells of an outcome as numbers; a text is refused."""
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        wrong = next(text for text in texts if not _is_number(text))
+        raise UserError(
+            f"The column {name!r} is to be predicted as a number, but has the value '{quote(wrong)}': give numbers, or "
+            "name another column with --label."
+        ) from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _range_of(name: str, texts: Sequence[str]) -> tuple[float, float]:
+    """Range of the numbers that occur, with round ends."""
+    numbers = [number for number in _numbers_of(name, texts) if math.isfinite(number)]
+    low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+    if not 1 / MAX_MAGNITUDE < high - low < MAX_MAGNITUDE:
+        raise UserError(f"The column {name!r} has the same value in all records, {low:g}: there is nothing to predict.")
+    return round_outwards(low, high)
+
+
+def find_task(files: Sequence[ClientFile], schema: Schema | None, how: Reading) -> tuple[Task, tuple[str, ...]]:
+    """The task, as declared or as the records show, and sentences on what was read from the records of arrays; what was
+    read from tables stands in their schema."""
+    if how.kind == Classification.name:
+        names = class_names(files, schema, how)
+        return Classification.of(names, None if schema is None or how.schema is None else schema.label.positive), ()
+    if schema is not None:
+        return schema.task(how.loss), ()
+    if how.kind == Survival.name:
+        raise UserError("A time to an event takes tables with two columns, not arrays: use CSV or Parquet files.")
+    ends = how.target_range or _range_of("y", [label for file in files for label in file.labels])
+    told = () if how.target_range else (RANGE_READ.format(*ends),)
+    return Regression(*ends, loss=how.loss or USUAL_LOSS), told
+
+
+RANGE_READ = (
+    "The target's range, {0:g} to {1:g}, was read from the clients' records: declare it with the key `target_range`."
+)
 
 
 def class_names(files: Sequence[ClientFile], schema: Schema | None, how: Reading) -> tuple[str, ...]:
@@ -223,22 +354,21 @@ def class_names(files: Sequence[ClientFile], schema: Schema | None, how: Reading
     return sorted_labels(occurring)
 
 
-def number_labels(files: Sequence[ClientFile], names: tuple[str, ...]) -> np.ndarray:
-    """int64 (records,): place of each record's label in `names`; a label that is not among them is refused."""
-    known = {canonical(name): place for place, name in enumerate(names)}
-    different = dict.fromkeys(label for file in files for label in file.labels)  # of millions, a few
-    places = {label: known[canonical(label)] for label in different if canonical(label) in known}
-    lacking = {}
-    if len(places) < len(different):
-        lacking = {file.path: label for file in files for label in file.labels if label not in places}
-    refuse(
-        "the labels",
-        [
-            f"The file {path} has a record with the label '{quote(label)}', which `labels` lacks."
-            for path, label in lacking.items()
-        ],
-    )
-    return np.fromiter((places[label] for file in files for label in file.labels), dtype=np.int64)
+def number_labels(files: Sequence[ClientFile], task: Task) -> np.ndarray:
+    """(records,): target of each record; a label that says none is refused."""
+    found = task.parse([label for file in files for label in file.labels])
+    unknown_ = np.isnan(found) if found.dtype.kind == "f" else found < 0
+    if unknown_.any():
+        places = iter(unknown_.tolist())
+        lacking = {file.path: label for file in files for label in file.labels if next(places)}
+        refuse(
+            "the labels",
+            [
+                f"The file {path} has a record with the label '{quote(label)}', {task.strange}."
+                for path, label in lacking.items()
+            ],
+        )
+    return found
 
 
 def client_paths(folder: Path) -> tuple[list[Path], list[str]]:

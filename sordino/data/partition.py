@@ -115,7 +115,7 @@ def deal(partition: Partition, targets: np.ndarray, task: Task, clients: int, rn
             f"{clients} clients with {partition.least} records each need {partition.least * clients} records, but "
             f"there are {len(targets)}; ask for fewer clients or a smaller minimum."
         )
-    dealt = DEALS[partition.kind](task.group(targets), len(task.groups), clients, partition.number, rng)
+    dealt = DEALS[partition.kind](*task.partition(targets), clients, partition.number, rng)
     return level(dealt, clients, partition.least, rng) if partition.least else dealt
 
 
@@ -274,7 +274,7 @@ DEALS: dict[str, Callable[[np.ndarray, int, int, float, np.random.Generator], np
 }
 """Deals by the name of their partition, from
 
-- `labels` (records,): the group of each record, as `Task.group` gives it;
+- `labels` (records,): the group of each record, as `Task.partition` gives it;
 - `classes`: number of groups;
 - `clients`: number of clients;
 - the partition's number (alpha, shards per client, percentage of labels);

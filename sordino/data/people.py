@@ -62,7 +62,7 @@ def rows_at_several(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> int:
     columns = np.unique(np.linspace(0, flat.shape[1] - 1, COMPARED).astype(np.int64))
     factors = np.random.default_rng(0).integers(1, 2**63, len(columns), dtype=np.uint64)
     last = y if y.ndim == 1 else y[:, -1]  # of a sequence of targets
-    mixed = last.astype(np.uint64)
+    mixed = (last.view(np.uint32) if last.dtype == np.float32 else last).astype(np.uint64)
     for begin in range(0, len(flat), AT_ONCE):  # whole numbers of twice the size, of a few records at a time
         some = flat[begin : begin + AT_ONCE, columns].view(np.uint32).astype(np.uint64)
         mixed[begin : begin + AT_ONCE] += some @ factors

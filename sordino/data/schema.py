@@ -23,6 +23,9 @@ It is written as `schema.toml`:
     values = ["well", "ill"]
     positive = "ill"
 
+In the place of a label, a number is predicted where a column has `kind = "target"` with a `range`, and a time to an
+event where two columns have `kind = "time"`, with the `cuts` at which the event is looked at, and `kind = "event"`.
+
 Nothing is learned from records here. What `sordino data schema` read from them says `public = false`, and every run
 with it tells that epsilon does not cover it.
 """
@@ -38,6 +41,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from sordino.errors import UserError, quoted
+from sordino.tasks import Classification, Regression, Survival, Task
+from sordino.tasks.regression import USUAL_LOSS
+from sordino.util.formatting import canonical
 from sordino.util.toml import read_toml
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
@@ -48,6 +54,8 @@ LEAST_SIZE = 0.3
 """Least deviation by which a category's features are divided: rare values are not to outweigh all other columns."""
 SHOWN = 12
 """Values of a column that are shown to people."""
+MOST_CUTS = 100
+"""Most intervals in which an event may be looked for."""
 MAX_ROWS = 8
 """Rows of one person that are trained on at most, where nobody says how many."""
 PERSON_KEYS = ("person", "max_rows_per_person", "max_sites_per_person")
@@ -295,6 +303,87 @@ class Label(_Column):
         return []
 
 
+class _Outcome(_Column):
+    """A column of what is predicted; it becomes no feature."""
+
+    missing: Literal["refuse", "drop"] = "refuse"
+    """Rule for missing values: `refuse` the file, or `drop` the record."""
+
+    def recipe(self, name: str) -> list[Feature]:
+        """No rules: the column becomes no feature."""
+        return []
+
+
+class Target(_Outcome):
+    """The number to predict."""
+
+    kind: Literal["target"] = "target"
+    range: tuple[Finite, Finite]
+    """Smallest and largest value that make sense: others are held to it."""
+    unit: Name | None = None
+    """Unit of the number, for people: days, mmHg or EUR."""
+    mean: Finite | None = None
+    deviation: Annotated[Finite, Field(gt=0)] | None = None
+    """Mean and deviation by which the number is scaled in training; by default the range's centre and a sixth of it."""
+    released: str | None = None
+    """Run that released mean and deviation with noise, and its epsilon; None where they are public."""
+    missing_codes: tuple[Finite, ...] = ()
+    """Numbers that stand for a missing value, such as -1 or 999."""
+
+    @model_validator(mode="after")
+    def _scaled(self) -> Target:
+        if not self.range[0] < self.range[1]:
+            raise ValueError("the range's first number must be the smaller one")
+        if (self.mean is None) != (self.deviation is None):
+            raise ValueError("`mean` and `deviation` go together")
+        if self.released is not None and self.mean is None:
+            raise ValueError("`released` says where `mean` and `deviation` come from, which are not here")
+        return self
+
+    def describe(self) -> str:
+        """Declared values, in words."""
+        return f"{self.range[0]:g} to {self.range[1]:g}{'' if self.unit is None else ' ' + self.unit}"
+
+
+class Time(_Outcome):
+    """Time until the event or, without one, until the record was last seen."""
+
+    kind: Literal["time"] = "time"
+    cuts: tuple[Annotated[Finite, Field(gt=0)], ...] = Field(min_length=1, max_length=MOST_CUTS)
+    """Ends of the intervals in which the event is looked for, in rising order; later times count as the last one."""
+    unit: Name | None = None
+    """Unit of the times, for people."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Time:
+        if list(self.cuts) != sorted(set(self.cuts)):
+            raise ValueError("`cuts` must rise from one to the next")
+        return self
+
+    def describe(self) -> str:
+        """Declared values, in words."""
+        return f"times up to {self.cuts[-1]:g}{'' if self.unit is None else ' ' + self.unit}"
+
+
+class Event(_Outcome):
+    """Whether the event happened at the record's time, or the record was last seen then."""
+
+    kind: Literal["event"] = "event"
+    values: tuple[Name, Name] = ("0", "1")
+    """Spelling of a record without the event, and of one with it."""
+    fold_case: bool = False
+    """Whether `Yes` and `yes` are the same."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Event:
+        check_distinct(self.values, self.fold_case)
+        return self
+
+    def describe(self) -> str:
+        """Declared values, in words."""
+        return list_values(self.values)
+
+
 @dataclass(frozen=True)
 class PersonRules:
     """Declaration of whom rows belong to, and of how much one person may contribute."""
@@ -311,7 +400,9 @@ class PersonRules:
         return dict(zip(PERSON_KEYS, (self.column, self.max_rows, self.max_sites), strict=True))
 
 
-Column = Annotated[NumberColumn | Category | Identifier | Label, Field(discriminator="kind")]
+Column = Annotated[NumberColumn | Category | Identifier | Label | Target | Time | Event, Field(discriminator="kind")]
+OUTCOMES = (("label",), ("target",), ("time", "event"))
+"""Kinds of the columns that say together what is predicted."""
 
 
 class Schema(Format):
@@ -331,12 +422,15 @@ class Schema(Format):
     columns: dict[str, Column] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _one_label(self) -> Schema:
-        labels = [name for name, column in self.columns.items() if isinstance(column, Label)]
-        if len(labels) != 1:
-            raise ValueError(f'exactly one column must have kind = "label", but {len(labels)} have')
+    def _one_outcome(self) -> Schema:
+        kinds = sorted(column.kind for column in self.columns.values() if isinstance(column, Label | _Outcome))
+        if kinds not in [sorted(one) for one in OUTCOMES]:
+            raise ValueError(
+                'exactly one column must have kind = "label", or one kind = "target", or one kind = "time" and one '
+                f'kind = "event", but {_counted(kinds)}'
+            )
         if not self.features():
-            raise ValueError("there must be a number or a category beside the label")
+            raise ValueError(f"there must be a number or a category beside the {kinds[-1]}")
         if self.person is not None and not isinstance(self.columns.get(self.person, Identifier()), Identifier):
             raise ValueError(f'person = {self.person!r} names a column that has another use; give it kind = "id"')
         if self.person is None and (self.max_rows_per_person or self.max_sites_per_person):
@@ -351,14 +445,35 @@ class Schema(Format):
         return PersonRules(self.person, self.max_rows_per_person or MAX_ROWS, self.max_sites_per_person or 1)
 
     @property
+    def outcomes(self) -> dict[str, Label | Target | Time | Event]:
+        """Columns that say what is predicted; a time before its event."""
+        found = {name: one for name, one in self.columns.items() if isinstance(one, Label | Target | Time | Event)}
+        return dict(sorted(found.items(), key=lambda item: item[1].kind, reverse=True))
+
+    @property
     def label_name(self) -> str:
-        """The name of the label's column."""
-        return next(name for name, column in self.columns.items() if isinstance(column, Label))
+        """The name of the column that is predicted."""
+        return next(iter(self.outcomes))
 
     @property
     def label(self) -> Label:
-        """The label's column."""
+        """The label's column, where classes are predicted."""
         return next(column for column in self.columns.values() if isinstance(column, Label))
+
+    def task(self, loss: str | None = None) -> Task:
+        """The task that the columns declare.
+
+        Args:
+            loss: that of a regression, where it is not the usual one.
+        """
+        first = next(iter(self.outcomes.values()))
+        if isinstance(first, Label):
+            return Classification.of(first.values, first.positive)
+        if isinstance(first, Target):
+            about = (*first.range, first.unit, first.mean, first.deviation)
+            return Regression(*about, loss=loss or USUAL_LOSS)
+        assert isinstance(first, Time)
+        return Survival(first.cuts, first.unit)
 
     def with_persons(self, rules: PersonRules | None) -> Schema:
         """The schema with another declaration of whom rows belong to; None leaves it as it is."""
@@ -400,8 +515,8 @@ class Schema(Format):
                 "public ranges and values in their place, and write public = true there."
             )
         by_run: dict[str, list[str]] = {}
-        for name, column in self.inputs().items():
-            if isinstance(column, NumberColumn) and column.released is not None:
+        for name, column in self.columns.items():
+            if isinstance(column, NumberColumn | Target) and column.released is not None:
                 by_run.setdefault(column.released, []).append(name)
         sentences += [
             f"Mean and deviation of {', '.join(names)} come from the run {run}, which adds to this run's epsilon."
@@ -458,21 +573,16 @@ def check_aliases(aliases: Mapping[str, str], values: Sequence[str], fold_case: 
             raise ValueError(f"the alias {alias!r} is one of the values: a value has no other meaning")
 
 
+def _counted(kinds: Sequence[str]) -> str:
+    """Kinds of outcomes that a schema has, in words."""
+    if not kinds:
+        return "none has"
+    return "there are " + " and ".join(f"{kinds.count(kind)} of kind {kind}" for kind in dict.fromkeys(kinds))
+
+
 def unit_key(unit: str) -> str:
     """A unit as it is compared: without spaces, in small letters."""
     return "".join(unit.split()).casefold()
-
-
-def canonical(text: str, fold_case: bool = False) -> str:
-    """A cell as it is compared: 1, 1.0 and " 1 " are one value in every kind of file."""
-    text = text.strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("inf")
-    if number.is_integer():
-        return str(int(number))
-    return text.casefold() if fold_case else text
 
 
 def _sentence(error: ValidationError, what: str) -> str:
@@ -484,6 +594,6 @@ def _sentence(error: ValidationError, what: str) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{what} has an unknown key {quoted(place[-1])}{where}."
     if problem["type"].startswith("union_tag"):
-        return f"{what} is wrong{where}: kind must be number, category, id or label."
+        return f"{what} is wrong{where}: kind must be number, category, id, label, target, time or event."
     reason = str(problem["msg"]).removeprefix("Value error, ")
     return f"{what} is wrong{where}: {reason[0].lower()}{reason[1:]}."

@@ -6,13 +6,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sordino.data.own import check_reading
 from sordino.errors import UserError
 from sordino.experiment.budgeting import is_private, record_level
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import OF_TASKS, Experiment
 from sordino.features.projection import SHIPPED_DATA
 from sordino.method import Method
 from sordino.privacy.release import Releases
-from sordino.tasks import Classification, Task
+from sordino.tasks import Classification, Regression, Task
+from sordino.tasks.regression import USUAL_LOSS
 
 SIMULATE = "simulate it with `sordino run`"
 
@@ -38,26 +40,33 @@ def shape_of(experiment: Experiment) -> tuple[int, ...]:
 
 
 def labels_of(experiment: Experiment) -> tuple[str, ...]:
-    """Return the declared labels, in the order of the classes."""
+    """Return the declared labels, in the order of the classes; none where no classes are predicted."""
     if experiment.table is not None:
-        return experiment.table.label.values
+        task = experiment.table.task()
+        return task.class_names("A label") if task.name == Classification.name else ()
     return tuple(str(label) for label in experiment.labels or ())
 
 
 def task_of(experiment: Experiment) -> Task:
-    """The task of the declared labels; a schema may say which of them is looked for."""
-    table = experiment.table
-    return Classification.of(labels_of(experiment), None if table is None else table.label.positive)
+    """The declared task."""
+    if experiment.table is not None:
+        return experiment.table.task(experiment.loss)
+    if experiment.task == Regression.name and experiment.target_range is not None:
+        return Regression(*experiment.target_range, loss=experiment.loss or USUAL_LOSS)
+    return Classification.of(labels_of(experiment))
 
 
 def check_declared(experiment: Experiment) -> None:
     """Refuse an experiment that lacks a declaration which nobody may read from records, or that no site can run."""
     needed = {"clients": "how many sites there are, as in clients = 5"}
+    if any(getattr(experiment, key) for key in OF_TASKS):
+        check_reading(experiment.reading())
     if experiment.table is None:
-        needed |= {
-            "shape": "the shape of a record, as in shape = [13]",
-            "labels": 'the labels that may occur, as in labels = ["healthy", "ill"]',
-        }
+        needed["shape"] = "the shape of a record, as in shape = [13]"
+        if experiment.task == Regression.name:
+            needed["target_range"] = "the range of the target, as in target_range = [0, 200]"
+        else:
+            needed["labels"] = 'the labels that may occur, as in labels = ["healthy", "ill"]'
     for key, what in needed.items():
         if getattr(experiment, key) is None:
             raise UserError(f"On real machines nobody sees all records: the experiment must declare {what}.")
@@ -66,7 +75,8 @@ def check_declared(experiment: Experiment) -> None:
     if experiment.precision != "fp32" or experiment.device != "cpu":
         raise UserError("Sites train in fp32 on their processors: leave out `precision` and `device`.")
     labels = labels_of(experiment)
-    if len(labels) < 2 or len(set(labels)) < len(labels):
+    classes = task_of(experiment).name == Classification.name
+    if classes and (len(labels) < 2 or len(set(labels)) < len(labels)):
         raise UserError("`labels` must declare at least two labels, each once.")
     if experiment.columns is not None and math.prod(shape_of(experiment)) != len(experiment.columns):
         raise UserError(

@@ -34,7 +34,7 @@ from sordino.deploy.protocol import secure_sum
 from sordino.deploy.protocol.integer_rows import RECORDS_MARGIN
 from sordino.errors import UserError
 from sordino.experiment.budgeting import Calibration, record_level, record_plan
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import OF_TASKS, Experiment
 from sordino.experiment.hyperparameters import address
 from sordino.features.extractor import Extractor, Files
 from sordino.federation.evaluation import check_task
@@ -69,7 +69,7 @@ CARRIED = (
         "seed",
         "evaluate_every",
     ),
-    *("features", "personal", "set", *PERSON_KEYS),
+    *("features", "personal", "set", *PERSON_KEYS, *OF_TASKS),
 )
 """Keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 
@@ -229,7 +229,7 @@ class Declared(Facts):
         )
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
-        unused = {key for key in (*PERSON_KEYS, "evaluation_share") if not getattr(experiment, key)}
+        unused = {key for key in (*PERSON_KEYS, "evaluation_share", *OF_TASKS) if not getattr(experiment, key)}
         plain = experiment.model_dump(mode="json", include=PLAIN - unused)
         return plain | {"read": contents} | _features(experiment)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from sordino.data import ClientData, FederatedData
 from sordino.data.federate import usual_names
@@ -29,8 +28,7 @@ from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.experiment.result import metric_over_clients
 from sordino.federation.rounds import mean, worst
 from sordino.store.run_summary import Summary
-from sordino.tasks import Task
-from sordino.tasks.class_metrics import LOWER_IS_BETTER
+from sordino.tasks import Classification, Regression, Survival, Task
 
 ROSTER = "roster.toml"
 DATA = "data.npz"
@@ -61,7 +59,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     folder.mkdir(parents=True, exist_ok=True)
     declared: dict[str, Any] = {
         "shape": data.shape,
-        "labels": data.task.class_names("A trial of sites") if data.schema is None else None,
+        **_declared_task(data),
         # Sites of a trial hold arrays that were made of tables, and still know what each number means.
         "table": data.schema,
         **{"columns": None, "drop": (), "categorical": (), "label": None},
@@ -73,7 +71,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     if public is not None:
         declared["public"] = str(folder / PUBLIC)
         (folder / PUBLIC).mkdir()
-        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=_label_names(public.y, data.task))
+        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=data.task.text(public.y.numpy()))
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / name for name in site_names(data.clients)]
@@ -175,17 +173,22 @@ def _codes(data: FederatedData, client: int) -> dict[str, Any]:
 def _write_records(path: Path, client: ClientData, task: Task, codes: dict[str, Any]) -> None:
     """Write a client's records into a file, with `codes` of whom they are about."""
     tested: dict[str, Any] = (
-        {"x_test": client.x_test.numpy(), "y_test": _label_names(client.y_test, task)} if len(client.y_test) else {}
+        {"x_test": client.x_test.numpy(), "y_test": task.text(client.y_test.numpy())} if len(client.y_test) else {}
     )
-    np.savez(path, x=client.x.numpy(), y=_label_names(client.y, task), **codes, **tested)
+    np.savez(path, x=client.x.numpy(), y=task.text(client.y.numpy()), **codes, **tested)
 
 
-def _label_names(labels: Tensor, task: Task) -> np.ndarray:
-    """Labels by the names of their classes; whole numbers where these have no other names."""
-    names = task.class_names("A trial of sites")
-    if names == tuple(map(str, range(len(names)))):
-        return labels.numpy()
-    return np.array(names)[labels.numpy()]
+LOWER_IS_BETTER = {name for task in (Classification, Regression, Survival) for name in task.lower_is_better}
+"""Metrics, of any task, of which a lower value is the better one."""
+
+
+def _declared_task(data: FederatedData) -> dict[str, Any]:
+    """Keys that declare what is predicted, as far as a schema does not."""
+    if data.schema is not None:
+        return {"labels": None, "task": None, "target_range": None, "event": None, "cuts": None}
+    if isinstance(data.task, Regression):
+        return {"task": data.task.name, "target_range": (data.task.low, data.task.high)}
+    return {"labels": data.task.class_names("A trial of sites")}
 
 
 def prepare_simulation(deployed: Experiment, original: Experiment) -> Prepared:

@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
@@ -14,6 +14,7 @@ from sordino.data.own import Reading
 from sordino.data.schema import (
     LARGEST_MAX_ROWS,
     LARGEST_MAX_SITES,
+    MAX_MAGNITUDE,
     PERSON_KEYS,
     PersonRules,
     Schema,
@@ -37,6 +38,7 @@ from sordino.method import Epsilon, Method
 from sordino.util.toml import read_toml
 
 Settings = dict[str, Any]
+Number = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 LARGEST_COUNT = 1_000_000_000
 """The largest number of clients, records or rounds between evaluations that is taken for meant."""
 MOST_SEEDS = 1000
@@ -50,7 +52,9 @@ SHOWN = ("model", "rounds", "personal")
 """Keys that the sentence on a recommended method names."""
 CLIPPING = "clipping"
 """The hyper-parameter that an experiment without a method has by default."""
-ADDED = ("table", "drop", "categorical", "features", *PERSON_KEYS, "evaluation_share")
+OF_TASKS = ("task", "target_range", "event", "cuts", "loss")
+"""The keys that say what is predicted, where it is no class."""
+ADDED = ("table", "drop", "categorical", "features", *PERSON_KEYS, "evaluation_share", *OF_TASKS)
 """The keys that a run's identity holds only where they are given: earlier versions did not know them."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
@@ -70,6 +74,20 @@ class Experiment(BaseModel):
     labels: tuple[str | int, ...] | None = None
     """The labels that records of own data may have, in the order of the classes: declared, they are public. Without
     them the labels that occur are read from the data, which epsilon does not cover."""
+    task: Literal["classification", "regression", "survival"] | None = None
+    """Task, which is to predict a class, a number, or the time to an event. By default what the schema declares, and a
+    class where there is no schema."""
+    target_range: tuple[Number, Number] | None = None
+    """For a regression without a schema: smallest and largest value of the target, which is held to them. Declared, it
+    is public. Without it the range is read from the data, which epsilon does not cover."""
+    event: str | None = Field(default=None, min_length=1)
+    """For survival without a schema: the column that is 1 where the event happened and 0 where the record was last seen
+    at its time, which stands in the label column."""
+    cuts: tuple[Number, ...] | None = Field(default=None, min_length=1)
+    """For survival without a schema: ends of the intervals of time, rising. Without them they are read from the data,
+    which epsilon does not cover."""
+    loss: Literal["squared", "huber"] | None = None
+    """Loss of a regression: `squared`, the default, or `huber`, to which large errors count less."""
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
     table: Schema | None = None
@@ -446,7 +464,8 @@ class Experiment(BaseModel):
     def reading(self) -> Reading:
         """Return the options with which own files are read."""
         of_whom = self.person_rules
-        return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical, of_whom)
+        of_tasks = (self.task, self.target_range, self.event, self.cuts, self.loss)
+        return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical, of_whom, *of_tasks)
 
     def public_choice(self) -> PublicChoice:
         """Return the rule by which public records are chosen."""

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from sordino.data import federate, load
-from sordino.data.dataset import FederatedData
+from sordino.data.dataset import Dataset, FederatedData
 from sordino.data.own import Reading
-from sordino.data.schema import NumberColumn, Schema
+from sordino.data.schema import NumberColumn, Schema, Target
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
@@ -40,7 +40,7 @@ from sordino.store import checkpoint as checkpoints
 from sordino.store.run_summary import Summary
 from sordino.store.spending import over_runs
 from sordino.store.store import Store
-from sordino.tasks import Classification
+from sordino.tasks import Regression
 from sordino.util.formatting import delta_text, round_up
 
 USUAL_MEAN_SPREAD, USUAL_VARIANCE, USUAL_VARIANCE_SPREAD = 0.5, 0.12, 0.1
@@ -52,6 +52,8 @@ TOO_NOISY = 0.2
 """Standard deviation of the noise on means of numbers in -1..1 from which on nothing is released."""
 PARTS_OF_ONE = 1000
 """Epsilons of a budget's parts are rounded down to so many parts of one."""
+UNSCALED = {"spread", "mean", "deviation", "released"}
+"""Keys of a column that say how its numbers are scaled."""
 FEW = 1e-9
 """The share of records that is kept for testing: none but the one that each client must keep."""
 
@@ -100,7 +102,7 @@ def normalise(
     share: float | None = None,
     **keys: Any,
 ) -> Normalised:
-    """Release means and deviations of all numbers that have a range.
+    """Release means and deviations of all numbers that have a range, and of a number to be predicted.
 
     Args:
         folder: folder with one table for each client.
@@ -111,7 +113,11 @@ def normalise(
             the same records may not cost more than the budget then.
         keys: keys of an experiment: seed, delta, protect_from.
     """
-    names = [name for name, column in schema.inputs().items() if isinstance(column, NumberColumn) and column.range]
+    names = [
+        name
+        for name, column in schema.columns.items()
+        if isinstance(column, Target) or (isinstance(column, NumberColumn) and column.range)
+    ]
     if not names:
         raise UserError("The schema has no number with a range: ranges bound what one record can add to a sum.")
     if share is not None and not 0 < share < 1:
@@ -151,7 +157,7 @@ def normalise(
     columns = dict(schema.columns)
     for name, mean, deviation in zip(names, means.tolist(), deviations.tolist(), strict=True):
         column = columns[name]
-        assert isinstance(column, NumberColumn)
+        assert isinstance(column, NumberColumn | Target)
         assert column.range is not None
         low, high = column.range
         half = (high - low) / 2
@@ -183,16 +189,25 @@ def moments_length(numbers: int) -> float:
 
 def augmented(folder: Path, schema: Schema, names: list[str], seed: int) -> FederatedData:
     """Records of the moments (u, u^2 - 1/2) of the named numbers u in -1..1, all of norm one at the most."""
-    to_one = dict.fromkeys(("spread", "mean", "deviation", "released"))
     by_range = {
-        name: column.model_copy(update=to_one) if name in names else column for name, column in schema.columns.items()
+        name: column.model_copy(update=dict.fromkeys(UNSCALED & type(column).model_fields.keys()))
+        if name in names
+        else column
+        for name, column in schema.columns.items()
     }
     found = load(str(folder), how=Reading(schema=schema.model_copy(update={"columns": by_range})))
-    places = [schema.features().index(name) for name in names]
-    numbers = found.x[:, places].clamp(-1, 1)
+    features = schema.features()
+    parts = [found.x[:, features.index(name)] if name in features else _target_to_one(found) for name in names]
+    numbers = torch.stack(parts, dim=1).clamp(-1, 1)
     x = torch.cat([numbers, numbers.square() - 0.5], dim=1) / moments_length(len(names))
-    task = Classification.numbered(found.task.width)
+    task = found.task.unnamed
     return federate(replace(found, x=x, task=task, schema=None), None, None, seed, FEW)
+
+
+def _target_to_one(found: Dataset) -> Tensor:
+    """Targets of a regression, scaled by their range to -1..1."""
+    assert isinstance(found.task, Regression)
+    return found.y / max(found.task.ends)
 
 
 def figures(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:

@@ -63,7 +63,8 @@ def summarize(
         reached: metrics of what clients predict with; None in a deployment.
     """
     method, schedule, experiment, data = prepared.method, prepared.schedule, prepared.experiment, prepared.data
-    personal = own if blends is None else blends.figures("accuracy")[:, 0]
+    personal = own if blends is None else blends.figures(blends.task.score)[:, 0]
+    task = prepared.learner.task
     charged, delta = run_files.ledger, prepared.budget.delta
     # What answers may have cut short is covered by the whole plan alone (privacy-loss odometers are no guarantee).
     ledger = charged if ending.as_scheduled else whole(prepared, charged)
@@ -71,7 +72,11 @@ def summarize(
     so_far = None if ledger is charged else _by_view(charged, delta)
     measured = None if data is None else reached
     plan = prepared.allowance.records
-    mixture = None if blends is None else _mixture_figures(experiment.personal, blends, own, ending.shared)
+    mixture = (
+        None
+        if blends is None or experiment.personal == "own"
+        else _mixture_figures(experiment.personal, blends, own, ending.shared)
+    )
     return Summary(
         run=run,
         method=experiment.method,
@@ -120,9 +125,20 @@ def summarize(
         record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
+        curve=_curve(prepared, ending),
+        task=task.name,
+        score=task.score,
         planned_away=_planned_away(experiment, method),
         features=None if experiment.features is None else experiment.features.describe(),
     )
+
+
+def _curve(prepared: Terms, ending: Ending) -> dict[str, float] | None:
+    """Figures from what a method counted of the targets with noise; None where it counted none that tell something."""
+    counted, plan = ending.now.state.get("counted"), prepared.allowance.records
+    if counted is None or plan is None or not prepared.learner.task.tells_counts or not ending.now.rounds:
+        return None
+    return prepared.learner.task.curve(counted, float(plan.trained.sum()))
 
 
 def fairness_of(values: np.ndarray) -> Fairness | None:
@@ -263,7 +279,7 @@ def _mixture_figures(personal: str, blends: Blends, own: np.ndarray, shared: np.
     if shared is not None:
         single["global"] = shared
     name = MADE[personal]
-    found = {name: blends.figures("accuracy")[:, 0], **single}
+    found = {name: blends.figures(blends.task.score)[:, 0], **single}
     return MixtureFigures(
         accuracy={name: finite_or_none(mean(values)) for name, values in found.items()},
         worst_tenth={name: finite_or_none(worst_tenth(values)) for name, values in found.items()},

@@ -21,7 +21,7 @@ from sordino.experiment.defaults import in_store
 from sordino.experiment.identity import describe_machine
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.result import Summary, summarize
-from sordino.federation.blending import KINDS, instructions
+from sordino.federation.blending import KINDS, instructions, makes_mixtures
 from sordino.federation.client import STEP, Question
 from sordino.federation.evaluation import NO_SHARED_MODEL, check_task, evaluate, message_of, whom_to_ask
 from sordino.federation.rounds import Watch
@@ -257,7 +257,7 @@ class _Session:
         """Let clients blend their models, where the experiment wants that."""
         prepared = self.prepared
         personal = prepared.experiment.personal
-        if personal == "own":
+        if not makes_mixtures(personal, prepared.data.task):
             return None
         if run_files.restored is None or run_files.restored.rounds < ending.now.rounds:
             run_files.save(ending.now)  # blending may take longer than the rounds did
@@ -289,7 +289,8 @@ class _Session:
         if blended is not None:
             trained = len(KINDS[self.prepared.experiment.personal].trains)
             tensors |= {"blend_clients": torch.tensor(blended.clients), **blended.rules}
-            streams["blend"] = Stream(len(blended.clients), trained * width, blended.models())
+            if trained:
+                streams["blend"] = Stream(len(blended.clients), trained * width, blended.models())
         about = described(self.run, self.prepared)
         return checkpoints.write_models(tensors, streams, self.folder / checkpoints.MODELS, about.metadata())
 

@@ -38,12 +38,10 @@ from sordino.parts.blending import (
     OWN,
     RECALIBRATED,
     TUNED,
-    effective_records,
     enough_records,
     folds,
     mixture,
     offsets,
-    power,
     trust_of,
     weights,
 )
@@ -99,7 +97,7 @@ def instructions(
     network is counted, so that trust errs on the cautious side.
 
     Args:
-        personal: `blend` or `recalibrate`.
+        personal: `blend`, `recalibrate` or `own`.
         method: The method of the run.
         schedule: Its schedule.
         allowance: Its noise.
@@ -201,20 +199,42 @@ class Mixing(ABC):
             added: (clients, members, width) offsets.
         """
         task, data = self._task, self._clients.data
-        needed = {LOCAL} | {NETWORKS[member] for member in shares.any(dim=0).nonzero().squeeze(1).tolist()}
+        needed = ({LOCAL} & networks.keys()) | {
+            NETWORKS[member] for member in shares.any(dim=0).nonzero().squeeze(1).tolist()
+        }
         said = {one: self._log_probabilities(networks[one], data.test, self._who) for one in sorted(needed)}
         mixed = []
         for place, mine in enumerate(shares):
             there = mine.nonzero().squeeze(1)  # the others may have overflowed
             spoken = torch.stack([said[NETWORKS[member]][place] for member in there.tolist()])
             mixed.append(mixture(task, spoken, mine[there], powers[place][there], added[place][there]))
-        alone = task.figures(sums_on_test_records(data, self._who, said[LOCAL]))
+        alone = np.full(len(self._who), np.nan)
+        if LOCAL in said:
+            figures = task.figures(sums_on_test_records(data, self._who, said[LOCAL]))
+            alone = figures[:, task.metrics.index(task.score)]
         sums = sums_on_test_records(data, self._who, mixed)
-        return np.column_stack([alone[:, task.metrics.index(task.score)], task.figures(sums), sums])
+        return np.column_stack([alone, task.figures(sums), sums])
 
     def _log_probabilities(self, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
         outputs = self._execution.outputs(self._clients, models, records, parts)
         return [self._task.log_probabilities(rows.cpu()) for rows in outputs]
+
+    def _on_training_records(self, models: Tensor) -> list[Tensor | None]:
+        """Return the log-probabilities of each client's training records by its row of `models`; None where that
+        overflowed."""
+        train = self._clients.data.train
+        if train.sizes[self._who].any():
+            said = self._log_probabilities(models, train, self._who)
+        else:
+            said = [torch.zeros(0, self._task.told)] * len(self._who)
+        sound = [rows.isfinite().all() and model.isfinite().all() for rows, model in zip(said, models, strict=True)]
+        return [rows if good else None for rows, good in zip(said, sound, strict=True)]
+
+    def _spread(self, place: int, said: Tensor | None) -> Tensor:
+        """Return offsets that tell how far a client's targets lie from what a model that was trained on them `said`."""
+        if said is None or not self._task.needs_spread:
+            return torch.zeros(self._task.told)
+        return self._task.spread(said, self._training(place)[1], math.prod(self._clients.data.shape) + 1)
 
 
 class Blending(Mixing):
@@ -225,12 +245,12 @@ class Blending(Mixing):
     @functools.cached_property
     def _folds(self) -> list[Tensor]:
         """Number of the fold of each training record, one tensor for each client."""
-        groups = [self._task.group(self._training(place)[1].numpy()) for place in range(len(self._who))]
+        groups = [self._task.strata(self._training(place)[1].numpy()) for place in range(len(self._who))]
         dealt = zip(groups, self._clients.gate.source.keys(("blend",), self._who), strict=True)
         return [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
 
     def _mixtures(self) -> Mixtures:
-        said = [torch.zeros(len(MEMBERS), len(mine), self._task.width) for mine in self._folds]
+        said = [torch.zeros(len(MEMBERS), len(mine), self._task.told) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):
             others, held_out = self._records(fold, inside=False), self._records(fold, inside=True)
@@ -266,7 +286,8 @@ class Blending(Mixing):
         powers, added = torch.ones(len(MEMBERS)), offsets(task.frequencies(targets))
         for member in judged.nonzero().squeeze(1).tolist():
             if member != RECALIBRATED:
-                powers[member] = power(task, said[member], targets, without_each[member])
+                powers[member], more = task.temper(said[member], targets, without_each[member])
+                added[member], without_each[member] = added[member] + more, without_each[member] + more
         likelihoods = task.likelihoods(task.sharpen(said, powers.reshape(-1, 1, 1), without_each), targets)
         found = weights(likelihoods.T, judged, self._trust).float()
         if self._server:
@@ -276,7 +297,7 @@ class Blending(Mixing):
             twin = TUNED if self._server else LOCAL
             found[OWN] = self._trust * found[twin] / (FOLDS + 1)
             found[twin] -= found[OWN]
-            powers[OWN] = powers[twin]
+            powers[OWN], added[OWN] = powers[twin], added[twin]
         return found, powers, added
 
     def _recalibrated(self, said: Tensor, targets: Tensor, fold_of: Tensor) -> Tensor:
@@ -323,35 +344,53 @@ class Recalibrating(Mixing):
         rules = [self._rules(place, *said) for place, said in enumerate(zip(alone, served, strict=True))]
         return self._evaluated(local.unsqueeze(1), rules)
 
-    def _on_training_records(self, models: Tensor) -> list[Tensor | None]:
-        """Return the log-probabilities of each client's training records by its row of `models`; None where that
-        overflowed."""
-        train = self._clients.data.train
-        if train.sizes[self._who].any():
-            said = self._log_probabilities(models, train, self._who)
-        else:
-            said = [torch.zeros(0, self._task.width)] * len(self._who)
-        sound = [rows.isfinite().all() and model.isfinite().all() for rows, model in zip(said, models, strict=True)]
-        return [rows if good else None for rows, good in zip(said, sound, strict=True)]
+    @functools.cached_property
+    def _by_own(self) -> list[Tensor | None]:
+        return self._on_training_records(self._own)
 
     def _rules(self, place: int, alone: Tensor | None, served: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights, powers and offsets of one client, from the log-probabilities of its training records by the
         model that it trained alone and by the server's."""
         targets = self._training(place)[1]
         found, powers = torch.zeros(len(MEMBERS)), torch.ones(len(MEMBERS))
-        added = torch.zeros(len(MEMBERS), self._task.width)
+        added = torch.zeros(len(MEMBERS), self._task.told)
+        added[LOCAL] = self._spread(place, alone)
         if served is not None:
             powers[RECALIBRATED], added[RECALIBRATED] = self._task.recalibrate(served, targets)
-            records = effective_records(self._task.group(targets.numpy()), len(self._task.groups))
-            enough = records > self._enough
+            enough = self._task.effective_records(targets.numpy()) > self._enough
             found[[LOCAL, RECALIBRATED] if enough and alone is not None else [RECALIBRATED]] = 1
         else:
             found[LOCAL if self._server or not self._own_is_sound(place) else OWN] = 1
+            if self._task.needs_spread and found[OWN]:
+                added[OWN] = self._spread(place, self._by_own[place])
         return found / found.sum(), powers, added
 
 
-KINDS: dict[str, type[Mixing]] = {"blend": Blending, "recalibrate": Recalibrating}
+class Keeping(Mixing):
+    """Some clients that predict with the method's own models, or the server's where they never took part, and find out
+    how far targets lie from these predictions."""
+
+    trains = ()
+
+    def _mixtures(self) -> Mixtures:
+        rules = []
+        own = self._on_training_records(self._own)
+        served = self._on_training_records(self._server[ADJUSTED]) if self._server else own
+        for place, said in enumerate(zip(own, served, strict=True)):
+            member = ADJUSTED if self._server and not self._took_part[place] > 0 else OWN
+            found, added = torch.zeros(len(MEMBERS)), torch.zeros(len(MEMBERS), self._task.told)
+            found[member], added[member] = 1, self._spread(place, said[member == ADJUSTED])
+            rules.append((found, torch.ones(len(MEMBERS)), added))
+        return self._evaluated(self._own.new_zeros(len(self._who), 0, self._own.shape[1]), rules)
+
+
+KINDS: dict[str, type[Mixing]] = {"own": Keeping, "blend": Blending, "recalibrate": Recalibrating}
 """Ways to make what clients predict with, by the value of the experiment's key `personal`."""
+
+
+def makes_mixtures(personal: str, task: Task) -> bool:
+    """Whether clients make mixtures at the end: to personalize, or to find out how far targets lie from predictions."""
+    return personal != "own" or task.needs_spread
 
 
 def mixing(clients: Clients, who: Sequence[int], own: Tensor, took_part: Tensor, message: Message) -> Mixing:

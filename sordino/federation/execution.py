@@ -106,8 +106,8 @@ class Alone:
         found = []
         for flat, client in zip(models.expand(len(who), -1), who, strict=True):
             x, y = (tensor.to(flat.device) for tensor in clients.data.test.part(client))
-            loss, accuracy = clients.learner.loss_and_accuracy(flat.contiguous(), x, y)
-            found.append((accuracy, loss))
+            loss, score = clients.learner.loss_and_score(flat.contiguous(), x, y)
+            found.append((score, loss))
         return np.array(found).reshape(-1, 2)
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
@@ -203,10 +203,10 @@ class Stacked:
             logits = clients.learner.stacked_logits(models, x.to(models.device))
         logits = logits.cpu()
         task = clients.data.task
-        right, loss = task.right(logits, y).double(), task.stacked_losses(logits, y).double()
-        sizes = clients.data.test.sizes[who]
-        sums = [(one if valid is None else one.where(valid > 0, 0.0)).sum(dim=1).numpy() for one in (right, loss)]
-        return np.stack([np.where(sizes > 0, one / np.maximum(sizes, 1), np.nan) for one in sums], axis=1)
+        loss, sizes = task.stacked_losses(logits, y).double(), clients.data.test.sizes[who]
+        total = (loss if valid is None else loss.where(valid > 0, 0.0)).sum(dim=1).numpy()
+        mean = np.where(sizes > 0, total / np.maximum(sizes, 1), np.nan)
+        return np.stack([task.scores(logits, y, valid).numpy(), mean], axis=1)
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
         device = clients.device

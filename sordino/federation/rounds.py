@@ -92,12 +92,12 @@ def worst(values: np.ndarray) -> float:
 
 def worst_tenth(values: np.ndarray) -> float:
     """Mean of the smallest tenth of the finite values, of at least one; `nan` when there is none."""
-    known = np.sort(values[np.isfinite(values)])
+    known = np.sort(values[np.isfinite(values)]).clip(min=0)  # of scores that have no lower bound, bad ones count as 0
     return mean(known[: max(1, round(len(known) / 10))])
 
 
 def gini(values: np.ndarray) -> float:
-    """Gini coefficient of the finite values, none of them negative: 0 where all are equal, near 1 where one has all;
+    """Gini coefficient of the finite values: 0 where all are equal, near 1 where one has all;
     `nan` when there is none."""
     known = np.sort(values[np.isfinite(values)])
     if not len(known):

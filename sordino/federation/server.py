@@ -350,7 +350,7 @@ class Server:
 
     def judge(self, model: Tensor) -> tuple[float, float]:
         records = self.public()
-        return records.learner.loss_and_accuracy(model, records.x, records.y)
+        return records.learner.loss_and_score(model, records.x, records.y)
 
     def public(self) -> Records:
         records = self._assignment.ground.public

@@ -1,14 +1,14 @@
 """Sordino's gate and ledger around an existing Flower app: a client mod and a wrapper of a server's strategy.
 
-The app's training code stays. At each node a `SiteMod` stands before the function that trains: it lets out nothing but
-one clipped update with discrete noise of the site's own, masked where the sites' noise is shared, after it was charged
-to the site's ledger and found within the rules of its `site.toml`. At the server a `PrivateStrategy` wraps the app's
-strategy: sites are asked as in any deployment, and the strategy gets the mean of their updates as if one node had
-replied.
+The app's training code stays. At each node a `SiteMod` stands before all functions of the app: it calls the one that
+trains, and lets out nothing but one clipped update with discrete noise of the site's own, masked where the sites' noise
+is shared, after it was charged to the site's ledger and found within the rules of its `site.toml`. At the server a
+`PrivateStrategy` wraps the app's strategy: sites are asked as in any deployment, and the strategy gets the mean of
+their updates as if one node had replied.
 
-    app = ClientApp()
+    app = ClientApp(mods=[SiteMod()])
 
-    @app.train(mods=[SiteMod()])
+    @app.train()
     def train(message, context): ...
 
     strategy = PrivateStrategy(FedAvg(), roster="roster.toml", epsilon=8, delta=1e-5, clip=1.0)
@@ -22,13 +22,16 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from logging import ERROR
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
@@ -41,7 +44,7 @@ from sordino.deploy.server.coordinator import Script
 from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.site.site import Site
 from sordino.deploy.terms import terms_of
-from sordino.errors import UserError
+from sordino.errors import FAILURES, UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.federation import message as messages
@@ -54,6 +57,9 @@ from sordino.store.store import Store
 SITE_KEY, SITE_VARIABLE = "sordino-site", "SORDINO_SITE"
 """Key of a node's configuration, and variable of the environment, that name the folder of its site."""
 TRAIN = "train"
+NOT_OPEN = Error(
+    code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="This node cannot open its site: its own log says why."
+)
 POLL_SECONDS, SLOWEST_POLL = 0.02, 1.0
 MARGIN_SECONDS = 10.0
 """Seconds by which a message outlives its trip."""
@@ -65,7 +71,10 @@ TOLD = ("names", "shapes", "types", "keys", "config")
 
 
 class SiteMod:
-    """A mod that lets a Sordino site answer in the place of the app, whose function only trains."""
+    """A mod that lets a Sordino site answer in the place of the app, whose function only trains.
+
+    It belongs before the app as a whole: a function without it, such as one that evaluates, answers any server bare.
+    """
 
     def __init__(self, folder: Path | str | Callable[[Context], Path | str] | None = None) -> None:
         """Stand before a function that trains.
@@ -79,15 +88,22 @@ class SiteMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer a message of a `PrivateStrategy`; any other is refused, because what it asks for would leave bare."""
-        content = unwrap(message)
+        content = unwrap(message) if message.metadata.message_type.partition(".")[0] == TRAIN else None
         if content is None:
             return Message(NOT_OURS, reply_to=message)
-        site = _open_site(self._find(context))
+        # Before the app may write into the message, whose head a reply takes over.
+        reply, refusal = Message(RecordDict(), reply_to=message), Message(NOT_OPEN, reply_to=message)
+        try:
+            site = _open_site(self._find(context))
+        except FAILURES as error:  # Flower would send its text to the server
+            log(ERROR, "%s", error, exc_info=not isinstance(error, UserError))
+            return refusal
         site.context.train = _Training(message, context, call_next, torch.get_num_threads())
         try:
-            return Message(wrap(site.answer(content)), reply_to=message)
+            reply.content = wrap(site.answer(content))
         finally:
             site.context.train = None
+        return reply
 
     def _find(self, context: Context) -> Path:
         named: object = self._folder(context) if callable(self._folder) else self._folder
@@ -281,6 +297,11 @@ class _Conductor:
         found, _ = self.strategy.aggregate_train(round + 1, [Message(content, reply_to=self.asked)])
         if found is None:
             raise UserError(f"The strategy made no model of the mean update in round {round + 1}.")
+        made = ArrayLayout.of(found)
+        if (made.names, made.shapes) != (self.layout.names, self.layout.shapes):
+            raise UserError(f"The strategy made other arrays in round {round + 1} than it was given.")
+        if not flatten(found).isfinite().all():
+            raise UserError(f"The strategy made a model in round {round + 1} that holds numbers which are not finite.")
         self.result.arrays = found
         if self.evaluate is not None:
             metrics = self.evaluate(round + 1, found)
@@ -373,11 +394,21 @@ class PrivateStrategy(Strategy):
             begin = coordinator.start
             found = begin(experiment, self.members, carrier, store, watch, self.tell, deadlines, script=script)
         else:
+            self._check_same(experiment, self.resumed, store)
             found = coordinator.resume(self.resumed, carrier, store, watch, self.tell, deadlines, script)
         for note in found.notes:
             self.tell(note)
         self.summary_of_run = found
         return result
+
+    def _check_same(self, experiment: Experiment, run: str, store: Store) -> None:
+        """Refuse to take up a run with other settings than its own, by which its sites answer and noise was planned."""
+        stored = coordinator.deployed_experiment(run, store)
+        if terms_of(stored).identity != terms_of(experiment).identity:
+            raise UserError(
+                f"The run {run!r} was begun with other settings, or other arrays: give those that it was begun with, "
+                "or leave out resume to begin a new one."
+            )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -198,23 +198,23 @@ class Learner:
         return self._keepers[shape]
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
-        """The share of records that the model `flat` predicts rightly; `nan` when there are none."""
-        return self.loss_and_accuracy(flat, x, y)[1]
+        """The task's score of the model `flat`, for classes its accuracy; `nan` when there are no records."""
+        return self.loss_and_score(flat, x, y)[1]
 
-    def loss_and_accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[float, float]:
-        """The mean loss and the share of records that are predicted rightly; `nan` when there are none."""
+    def loss_and_score(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[float, float]:
+        """The mean loss and the task's score; `nan` when there are no records."""
         if len(y) == 0:
             return float("nan"), float("nan")
         self.bind(flat)
         self.module.eval()
-        total, right = 0.0, 0.0
+        total, said = 0.0, []
         with torch.no_grad():
             for part, targets in zip(x.split(1000), y.split(1000), strict=True):
                 outputs = self.module(part)
                 total += float(self.task.summed_loss(outputs, targets))
-                right += float(self.task.right(outputs, targets).sum())
+                said.append(outputs)
         self.module.train()
-        return total / len(y), right / len(y)
+        return total / len(y), float(self.task.scores(torch.cat(said), y))
 
 
 @dataclass

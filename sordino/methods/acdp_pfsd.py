@@ -83,6 +83,7 @@ from sordino.parts.distillation import classic_loss, decoupled_losses
 from sordino.parts.ppo import LearnedThreshold
 from sordino.parts.thresholds import Threshold
 from sordino.privacy.release import sends
+from sordino.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,11 @@ class ACDPpFSD(Clipped):
     """The weight of the cross-entropy; the distillation has 1 - alpha. Not given; with 0.9 it is weak, and training is
     stable."""
 
-    def run(self, fed: Federation, model: Tensor) -> None:
+    def check_task(self, task: Task) -> None:
         if self.distillation != "none":
-            fed.task.class_names("Distillation")  # refuses a task without classes
+            task.class_names("Distillation")
+
+    def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": server.threshold["clip"]}

@@ -69,9 +69,12 @@ from sordino.privacy.budget.allowance import Outlook
 from sordino.privacy.budget.record_level_plan import held_out_count
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
+from sordino.tasks import Task
 from sordino.util.selectable import Named
 
 Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, **RULES})]
+CLUSTERING = "The clustering of AdaDP-CFL as published"
+"""Purpose for which classes are needed."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,10 @@ class AdaDPCFL(RecordLevel):
     Fashion-MNIST and 0.34 on MNIST."""
     proximity: NotNegative = 0.1
     """Strength with which clusters learn from each other: L. 0: not at all (PACFL). Paper: 1, 0.1, 0.01."""
+
+    def check_task(self, task: Task) -> None:
+        if self.variant == "paper":
+            task.class_names(CLUSTERING)
 
     def run(self, fed: Federation, model: Tensor) -> None:
         clients = fed.schedule.clients
@@ -192,7 +199,7 @@ class AdaDPCFL(RecordLevel):
         """Find the clusters from what the clients describe."""
         everyone, features, cut = fed.everyone(), fed.features, self.angle
         if self.variant == "paper":
-            classes = fed.task.class_names("The clustering of AdaDP-CFL as published")
+            classes = fed.task.class_names(CLUSTERING)
             width = min(features, self.vectors * len(classes))
             got = fed.ask(everyone, self.describe, {"width": width})
             distances = clustering.angles([row.reshape(features, -1) for row in got.rows("subspace")])

@@ -15,8 +15,8 @@ from sordino.learning.network import Records
 from sordino.method import (
     ADDED_LATER,
     LARGEST_EPSILON,
-    LARGEST_NUMBER,
     LEAST_EPSILON,
+    MAX_MAGNITUDE,
     Budget,
     Method,
     Positive,
@@ -49,7 +49,7 @@ scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon i
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
 SIZES_IN_SUMS = "How many records the clients of a round have together is public: sums over them are divided by it."
-"""The same where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""
+"""Sentence where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class RecordLevel(Averaging):
             if len(parts) != clients:
                 raise UserError(f"budgets names {len(parts)} epsilons, but there are {clients} clients.")
             return np.array([part[0] for part in parts])
-        if any(len(part) != 2 or not 0 < part[1] <= LARGEST_NUMBER for part in parts):
+        if any(len(part) != 2 or not 0 < part[1] <= MAX_MAGNITUDE for part in parts):
             raise self._not_understood()
         shares = np.array([part[1] for part in parts]) / sum(part[1] for part in parts)
         ends = np.round(np.cumsum(shares) * clients).astype(int)

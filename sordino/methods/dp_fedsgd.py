@@ -11,8 +11,8 @@ machines a secure sum shows nothing else to the server. With `protect_from = "se
 
 Departures: the papers average over a fixed batch; here each record enters with probability `sampling`, and the sum is
 divided by the public expectation. Their step is constant; here it is capped by the noise, which is public, and the
-served model is the mean of the last half of the rounds. A noisy count of the labels sets the bias of the output layer
-to begin with: 3 % of the budget, without which rare outcomes are learned last.
+served model is the mean of the last half of the rounds. A noisy count of the labels (or sum of a number) sets the bias
+of the output layer to begin with: 3 % of the budget, without which rare outcomes are learned last.
 
 | paper | code |
 |---|---|
@@ -44,13 +44,17 @@ CLIP_PER_FEATURE = 0.15
 """Threshold of a linear model's gradients, over the root of twice its features and one for the intercept. Signal
 over noise at the start, (min(c, p) + min(c, 1 - p)) / c where a share p of the records has the rarer outcome, is
 largest for c up to p."""
+CLIP_OF_NUMBERS = 0.25
+"""Threshold of the gradients of a linear model of a number, over the root of its features and one for the intercept:
+smaller ones pull predictions of skewed targets towards the median (experiments/outcomes.md)."""
 CLIP_OF_OTHERS = 1.0
 """Threshold of the gradients of other networks."""
 STEP_ON_TABLES, STEP_ON_OTHERS = 1.0, 8.0
-"""Largest step of the server, for linear models of two classes and for others."""
+"""Largest step of the server, for linear models of two classes or of a number and for others."""
 WALK_ON_TABLES, WALK_ON_OTHERS = 0.1, 0.2
-"""Largest random walk of a parameter by noise alone, likewise. On digits in 20 clients (seeds 11 and 12, epsilon 1 and
-8, logistic regression and a network) 0.2 had up to 9 points more than 0.05 and up to 5 more than 0.4."""
+"""Largest random walk of a parameter by noise alone, for linear models of two classes and for others. On digits in 20
+clients (seeds 11 and 12, epsilon 1 and 8, logistic regression and a network) 0.2 had up to 9 points more than 0.05 and
+up to 5 more than 0.4."""
 DECAY = 0.8
 """Share of the mean that `ema` keeps from round to round."""
 
@@ -66,7 +70,8 @@ class DPFedSGD(RecordLevel):
 
     clip: Positive | None = None  # type: ignore[assignment] # here it depends on the network
     """The threshold C to which each record's gradient is limited. By default 0.15 sqrt(2 (features + 1)) for linear
-    models of two classes, on columns of about unit variance, and 1 for others."""
+    models of two classes, on columns of about unit variance, 0.25 sqrt(features + 1) for linear models of a number, and
+    1 for others."""
     clipping: SumClipping = SumFixed()
     """Rule for the threshold: `fixed`; `quantile` (private, Andrew et al.); `normalised` (every gradient is scaled to
     it)."""
@@ -75,7 +80,7 @@ class DPFedSGD(RecordLevel):
     fewer save time."""
     largest_step: Positive | None = None
     """Largest step of the server along the mean gradient, where noise does not ask for a smaller one. By default 1
-    for linear models of two classes and 8 for others."""
+    for linear models of two classes or of a number and 8 for others."""
     walk: Positive | None = None
     """Largest standard deviation by which noise alone moves a parameter over all rounds T. It limits the step to
     walk / (s sqrt(T)), where s is the standard deviation of the noise on the mean gradient. By default 0.1 for linear
@@ -101,12 +106,16 @@ class DPFedSGD(RecordLevel):
             motion=self.server.begin(model),
             threshold=self.clipping.begin(self._first_clip(fed)),
             weights=torch.ones(len(fed.task.groups)),
+            **({"counted": torch.zeros(fed.task.counted)} if fed.task.tells_counts and self.counts else {}),
         )
         for number in fed.rounds(server):
             if number == 0 and self.counts:
-                frequencies = self._frequencies(fed)
-                server.model = with_output_bias(server.model, frequencies.log(), fed.layout)
+                means, records = self._counted(fed)
+                if fed.task.tells_counts:
+                    server.counted = means
+                server.model = with_output_bias(server.model, fed.task.start(means, records), fed.layout)
                 if self.class_weight == "balanced":
+                    frequencies = fed.task.frequencies_of(means, records)
                     server.weights = 1 / (len(frequencies) * frequencies)
             message = {"global": server.model, "clip": server.threshold["clip"], "weights": server.weights}
             got = fed.ask(fed.sample(), self.local, message)
@@ -140,15 +149,16 @@ class DPFedSGD(RecordLevel):
         """Threshold to begin with, by the network."""
         if self.clip is not None:
             return self.clip
-        return CLIP_PER_FEATURE * math.sqrt(2 * (fed.features + 1)) if is_table(fed) else CLIP_OF_OTHERS
+        if not is_table(fed):
+            return CLIP_OF_OTHERS
+        if fed.task.width == 1:
+            return CLIP_OF_NUMBERS * math.sqrt(fed.features + 1)
+        return CLIP_PER_FEATURE * math.sqrt(2 * (fed.features + 1))
 
-    def _frequencies(self, fed: Federation) -> Tensor:
-        """Noisy share of the records in each group of labels, each of at least one record."""
-        groups = len(fed.task.groups)
-        got = fed.ask(fed.sample(), self.count, {"groups": groups})
-        records = float(fed.record_plan.trained[list(got.who)].sum())
-        shares = got.mean("labels").clamp(min=1 / records)
-        return shares / shares.sum()
+    def _counted(self, fed: Federation) -> tuple[Tensor, float]:
+        """Noisy means of what is counted of the labels (for classes their shares), and the number of records."""
+        got = fed.ask(fed.sample(), self.count, {"groups": fed.task.counted})
+        return got.mean("labels"), float(fed.record_plan.trained[list(got.who)].sum())
 
     def _step(self, fed: Federation, got: Replies) -> float:
         """Length of the next step along the mean gradient, without the server optimizer's own rate: all public."""
@@ -157,7 +167,7 @@ class DPFedSGD(RecordLevel):
         noise = float(got.deviation("gradient").max()) / fed.record_plan.expected_records(got.who)
         table = is_table(fed)
         largest = self.largest_step or (STEP_ON_TABLES if table else STEP_ON_OTHERS)
-        walk = self.walk or (WALK_ON_TABLES if table else WALK_ON_OTHERS)
+        walk = self.walk or (WALK_ON_TABLES if table and fed.task.width > 1 else WALK_ON_OTHERS)
         return min(largest, walk / (noise * math.sqrt(fed.schedule.rounds))) if noise else largest
 
     def _average(self, server: State, number: int, rounds: int) -> Tensor:
@@ -176,12 +186,12 @@ def is_linear(fed: Federation) -> bool:
 
 
 def is_table(fed: Federation) -> bool:
-    """Whether the network is a linear model of two classes, as for most tables."""
-    return is_linear(fed) and len(fed.task.groups) == 2
+    """Whether the network is a linear model of two classes or of a number, as for most tables."""
+    return is_linear(fed) and fed.task.decides_by_one
 
 
 def with_output_bias(model: Tensor, bias: Tensor, layout: Layout) -> Tensor:
-    """Return a flat model whose output layer has the given bias, less its mean; one without such a bias stays.
+    """Return a flat model whose output layer has the given bias; one without such a bias stays.
 
     Args:
         model: Flat vector.
@@ -191,5 +201,5 @@ def with_output_bias(model: Tensor, bias: Tensor, layout: Layout) -> Tensor:
     if layout.shapes[-1] != tuple(bias.shape):
         return model
     changed = model.clone()
-    changed[-len(bias) :] = bias - bias.mean()
+    changed[-len(bias) :] = bias
     return changed

@@ -32,6 +32,10 @@ from sordino.methods.bases import Averaging
 from sordino.parts import clustering
 from sordino.parts.averaging import by_records
 from sordino.privacy.release import Bare, sends
+from sordino.tasks import Task
+
+CLUSTERING = "The clustering of PACFL"
+"""Purpose for which classes are needed."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,9 @@ class PACFL(Averaging):
     """Singular vectors of a class: p. Released scripts: 3 and 5."""
     sample: Count = 100
     """Largest number of records of a class from which they are computed. Paper: all."""
+
+    def check_task(self, task: Task) -> None:
+        task.class_names(CLUSTERING)
 
     def run(self, fed: Federation, model: Tensor) -> None:
         clients = fed.schedule.clients
@@ -98,7 +105,7 @@ class PACFL(Averaging):
 
     def _group(self, fed: Federation, server: State, model: Tensor) -> None:
         """Find the clusters from what the clients describe."""
-        got = fed.ask(fed.everyone(), self.describe, {"classes": len(fed.task.class_names("The clustering of PACFL"))})
+        got = fed.ask(fed.everyone(), self.describe, {"classes": len(fed.task.class_names(CLUSTERING))})
         distances = clustering.angles([row.reshape(fed.features, -1) for row in got.rows("subspace")])
         server.distances, server.clusters = clustering.of_all(distances, self.angle, got.who, fed.schedule.clients)
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)

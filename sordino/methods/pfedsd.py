@@ -31,6 +31,7 @@ from sordino.method import Federation, Message, NotNegative, Positive, Result
 from sordino.methods.bases import Clipped
 from sordino.parts.distillation import classic_loss
 from sordino.privacy.release import sends
+from sordino.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,11 @@ class PFedSD(Clipped):
     temperature: Positive = 1.0
     """Temperature of the softened probabilities. Paper: 3; released code: 1."""
 
-    def run(self, fed: Federation, model: Tensor) -> None:
+    def check_task(self, task: Task) -> None:
         if self.weight > 0:
-            fed.task.class_names("Distillation")  # refuses a task without classes
+            task.class_names("Distillation")
+
+    def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, motion=self.server.begin(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})

@@ -35,6 +35,8 @@ KEPT = "headlines.json"
 SEEDS = 3
 BEGIN, END = "<!-- headlines -->", "<!-- end of headlines -->"
 """Marks in a page between which the headlines stand."""
+SHORT_BEGIN, SHORT_END = "<!-- headlines in short -->", "<!-- end of headlines in short -->"
+"""Marks in a page between which a table of the measured ones stands."""
 HEAD = ("paper", "data", "claimed epsilon", "printed", "Sordino", "true epsilon", "training alone", "")
 State = Literal["run", "not run", "changed"]
 """State of a row: measured with the methods as they are, not measured, or measured before a method's code changed."""
@@ -209,21 +211,58 @@ def page(rows: Sequence[HeadlineRow]) -> str:
     )
 
 
-def insert(text: str, written: str) -> str:
-    """Insert the headlines into a page between its marks; a page without marks becomes the headlines alone."""
-    before, begin, rest = written.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{text}\n\n{end}{after}" if begin and end else text + "\n"
+def short_table(rows: Sequence[HeadlineRow]) -> str:
+    """Table of the measured headlines in few columns, with a sentence that counts them."""
+    measured = [row for row in rows if row.state == "run"]
+    body = [
+        [
+            f"{row.paper}: {row.data}, {row.setting.partition(',')[0]}",
+            f"{row.published:g} at {claimed_words(row)}",
+            f"{_figure(row.ours, None)} at {epsilon_words(row.true_epsilon)}",
+            _figure(row.alone, None),
+        ]
+        for row in measured
+    ]
+    head = ["", "printed, at the claimed epsilon", "Sordino, at the true epsilon", "training alone"]
+    return f"{markdown_table(head, body)}\n\n{count_words(rows)}"
+
+
+def insert(rows: Sequence[HeadlineRow], written: str) -> str:
+    """Insert the headlines, or their table in short, into a page between its marks; a page without marks becomes the
+    headlines alone."""
+    for first, last, text in ((SHORT_BEGIN, SHORT_END, short_table(rows)), (BEGIN, END, page(rows))):
+        before, begin, rest = written.partition(first)
+        _, end, after = rest.partition(last)
+        if begin and end:
+            return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page(rows) + "\n"
+
+
+def claimed_words(row: HeadlineRow) -> str:
+    """Epsilon that the paper names, in words."""
+    return "none named" if row.claimed_epsilon is None else f"{row.claimed_epsilon:g}"
 
 
 def compare_words(row: HeadlineRow) -> str:
     """Words on ours against the printed number and against training alone."""
     if row.ours is None or row.ours_interval is None or row.alone is None:
         return "made before a method changed: repeat it" if row.state == "changed" else f"not run{_reason(row)}"
+    if _is_dearer(row):
+        return DEARER
     low, high = row.ours_interval
     printed = "above" if low > row.published else "below" if high < row.published else "level with"
     against = "alone wins" if row.alone > row.ours else ""
     return f"{printed} the paper{'; ' + against if against else ''}"
+
+
+DEARER = "costs more than the paper names"
+"""Words on a row whose epsilon is larger than the one that it is measured for: it is compared with nothing."""
+
+
+def _is_dearer(row: HeadlineRow) -> bool:
+    """Whether ours truly cost more than the epsilon that the paper names."""
+    claimed, true = row.claimed_epsilon, row.true_epsilon
+    return claimed is not None and (true is None or true > claimed * (1 + 1e-6))
 
 
 def _reason(row: HeadlineRow) -> str:
@@ -234,23 +273,24 @@ def count_words(rows: Sequence[HeadlineRow]) -> str:
     """Sentences that count the rows by how they come out."""
     measured = [row for row in rows if row.state == "run"]
     told = [compare_words(row) for row in measured]
-    above, below = (sum(text.startswith(word) for text in told) for word in ("above", "below"))
+    words = ("above", "below", "level", DEARER)
+    above, below, level, dearer = (sum(text.startswith(word) for text in told) for word in words)
     alone = sum("alone wins" in text for text in told)
+    more = f", and costs more than the paper names in {dearer}" if dearer else ""
     return (
         f"Of {len(measured)} numbers that were measured, Sordino is above {above}, below {below} and level with "
-        f"{len(measured) - above - below}; training alone wins in {alone}. {len(rows) - len(measured)} were not run."
+        f"{level}{more}; training alone wins in {alone}. {len(rows) - len(measured)} were not run."
     )
 
 
 def cells_of(row: HeadlineRow) -> list[str]:
     """Cells of a row, below `HEAD`."""
-    claimed = "none named" if row.claimed_epsilon is None else f"{row.claimed_epsilon:g}"
     words = f"one {row.unit}" if row.unit else ""
     epsilon = "-" if row.ours is None else f"{epsilon_words(row.true_epsilon)}, {words}"
     return [
         f"{row.paper}, {row.table}",
         f"{row.data}, {row.setting}",
-        claimed,
+        claimed_words(row),
         f"{row.published:g}",
         _figure(row.ours, row.ours_interval),
         epsilon,
@@ -385,7 +425,7 @@ def _read_rows(path: Path) -> list[HeadlineRow]:
 
 
 def _is_current(row: HeadlineRow) -> bool:
-    return row.sources == source_digests(row.sources)
+    return bool(row.sources) and row.sources == source_digests(row.sources)
 
 
 def _outdated(row: HeadlineRow, found: HeadlineRow) -> HeadlineRow:

@@ -37,7 +37,7 @@ def documents(stores: Sequence[Path]) -> Documents:
             try:
                 document = json.loads(read_text(path))
                 # All that the page tells of it, so that a damaged document is named here and not met halfway.
-                _table([], [[*_line(document, ""), _verdict(document), _epsilons(document)]])
+                _table([], [[*_line(document, ""), _verdict(document), _epsilons(document), why_not_judged(document)]])
                 found[document["paper"], document["table"]] = document
             except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise UserError(f"{path} cannot be read: delete it and repeat the table.") from error

@@ -71,10 +71,6 @@ with the model that it trained alone, where no noise is on the server's: with fe
 DOUBT = 1 / 240
 """Strength with which noise on the server's model lowers that number, times what TRUSTED says of the unit. Both were
 chosen on seven tables in 4, 10 and 20 sites where records are protected (`experiments/tables.md`)."""
-CAUTION = 4.0
-"""Strength of the penalty that keeps a member's probabilities unchanged (power one)."""
-POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
-"""Powers to which a member's probabilities may be raised."""
 STEPS = 200
 """Steps of expectation maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
@@ -121,21 +117,6 @@ def enough_records(features: int, feasible: float, unit: Unit) -> float:
     return features / (1 / ENOUGH + DOUBT * TRUSTED[unit] * features**2 / feasible)
 
 
-def effective_records(groups: np.ndarray, count: int) -> float:
-    """Return the number of records that are worth as much as these if labels were as frequent as each other.
-
-    n (1 - sum over groups of p^2) count / (count - 1), where p is the share of a group: 4 n p (1 - p) for two of them.
-
-    Args:
-        groups: Number of the group of each record (`Task.group`).
-        count: Number of groups that there are.
-    """
-    if len(groups) == 0 or count < 2:
-        return float(len(groups))
-    shares = np.bincount(groups, minlength=count) / len(groups)
-    return float(len(groups) * (1 - np.square(shares).sum()) * count / (count - 1))
-
-
 def priors(present: Tensor, trust: float) -> Tensor:
     """Return the weight of the prior for each member that is `present`, in records: what the federation's members are
     not trusted with goes to the local one, if it is present."""
@@ -173,16 +154,6 @@ def offsets(frequencies: Tensor) -> Tensor:
     return found
 
 
-def power(task: Task, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> float:
-    """The best power for a member's probabilities (records, width) of held-out records with these `targets`."""
-
-    def worth(power: float) -> float:
-        found = task.likelihoods(task.sharpen(log_probabilities.double(), power, offsets), targets)
-        return float(found.sum()) - CAUTION * math.log(power) ** 2
-
-    return max(POWERS, key=worth)
-
-
 def mixture(task: Task, log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
     """Logarithms of the mixed probabilities, (records, width).
 
@@ -194,7 +165,7 @@ def mixture(task: Task, log_probabilities: Tensor, weights: Tensor, powers: Tens
     """
     log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
     said = task.sharpen(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
-    return torch.logsumexp(said + log_weights, dim=0)
+    return task.mix(said, log_weights)
 
 
 class Blended(nn.Module):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from sordino.errors import UserError
@@ -180,11 +179,10 @@ class PrivateRecords:
 
     @_remember_failure
     def label_counts(self) -> Sealed:
-        """The group of each training record's target as a row of zeros and a one, sealed, to be sent as a `RecordSum`
-        with a bound of 1."""
-        groups = _groups(self._task, self.__units.single_rows()[1])
-        ones = functional.one_hot(groups, len(self._task.groups)).float()
-        return self._seal(self.__units.mean(ones), "training", "labels")
+        """The task's row of counts of each training record's target (for classes zeros and a one, for a number the
+        number over its largest), sealed, to be sent as a `RecordSum` with a bound of 1."""
+        rows = self._task.counts(self.__units.single_rows()[1])
+        return self._seal(self.__units.mean(rows), "training", "labels")
 
     @_remember_failure
     def within(self, flat: Tensor) -> Sealed:
@@ -352,7 +350,7 @@ class BlankRecords(PrivateRecords):
         return self._seal(torch.full((1, 1), math.nan), "training", "gradients within the threshold", "batch")
 
     def label_counts(self) -> Sealed:
-        return self._seal(torch.full((1, len(self._task.groups)), math.nan), "training", "labels")
+        return self._seal(torch.full((1, self._task.counted), math.nan), "training", "labels")
 
 
 def validation_records(count: int, share: float, source: Source, client: int) -> Tensor:

@@ -42,8 +42,8 @@ def registry_of_run(found: Statement) -> dict[str, Any]:
     return registry_document(
         slug=found.run,
         name=f"Model of the run {found.run}",
-        description=f"A network of the kind {found.network} with {found.parameters:,} parameters, trained to tell "
-        f"{', '.join(found.classes)} apart by {len(found.clients) + found.others} clients ({where}), with the method "
+        description=f"A network of the kind {found.network} with {found.parameters:,} parameters, trained "
+        f"{found.wish} by {len(found.clients) + found.others} clients ({where}), with the method "
         f"{found.method}.",
         date=found.started.split("T")[0],
         unit=found.unit,

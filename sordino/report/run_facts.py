@@ -14,7 +14,6 @@ from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.report.statement_facts import (
-    NAMED,
     NO_SUBGROUPS,
     WITHDRAWAL,
     AnnexRow,
@@ -23,7 +22,6 @@ from sordino.report.statement_facts import (
     Observer,
     Recipient,
     annex_rows,
-    join_names,
     risk,
 )
 from sordino.report.unit_words import words_for
@@ -33,7 +31,7 @@ from sordino.store.run_summary import Summary
 from sordino.store.spending import OverRuns
 from sordino.store.store import Store
 from sordino.trained.models import Description, load_models
-from sordino.util.formatting import finite_or_none
+from sordino.util.formatting import NAMED, finite_or_none, join_names
 
 
 def guaranteed_shares(ledger: Ledger) -> int:
@@ -136,19 +134,19 @@ def public_of(summary: Summary, about: Description, columns: list[DataColumn], s
     experiment = "the experiment, by whoever wrote it"
     labels = (
         "read from the records"
-        if any(one.kind == "label" and one.source != "declared as public" for one in columns)
+        if any(one.kind in OUTCOMES and one.source != "declared as public" for one in columns)
         else experiment
     )
     found = [
         Fact("which clients take part, and in which rounds", experiment),
         Fact("method, network, number of rounds, limits and noise", experiment),
-        Fact(f"the possible outcomes: {join_names(list(about.meaning.task.groups))}", labels),
+        Fact(f"the possible outcomes: {about.meaning.task.outcomes}", labels),
     ]
     if summary.unit.record_level:
         who = "counted by the simulation" if simulated else f"{experiment}, about (`records_each`)"
         found.append(Fact(f"how many {summary.unit}s each client has", who))
-    read = [one.name for one in columns if one.source == "read from the records" and one.kind != "label"]
-    declared = [one.name for one in columns if one.source == "declared as public" and one.kind != "label"]
+    read = [one.name for one in columns if one.source == "read from the records" and one.kind not in OUTCOMES]
+    declared = [one.name for one in columns if one.source == "declared as public" and one.kind not in OUTCOMES]
     if declared:
         found.append(Fact(f"kinds, ranges and values of the columns {join_names(declared)}", experiment))
     if read:
@@ -175,14 +173,40 @@ def tuning_of(total: OverRuns) -> str:
     )
 
 
+OUTCOMES = ("label", "target", "time", "event")
+"""Kinds of the columns that say what is predicted."""
+UTILITY = {
+    "accuracy": "What clients predict with is right for {} of the test records, in the mean over clients; at the "
+    "client that is worst off for {}.",
+    "r2": "What clients predict with explains {} of the variance of the test records (R²), in the mean over clients; "
+    "at the client that is worst off {}.",
+    "concordance": "What clients predict with puts {} of the pairs of test records into the right order (concordance), "
+    "in the mean over clients; at the client that is worst off {}.",
+}
+"""Sentence on how well models predict, by the metric that clients are compared by."""
+
+
 def utility_of(summary: Summary) -> list[str]:
     """Sentences on how well models predict."""
     figures = []
     if summary.accuracy.get("personal") is not None:
+        personal, worst = (percent(summary.accuracy.get(name)) for name in ("personal", "personal_worst"))
+        figures.append(UTILITY[summary.score].format(personal, worst))
+    metrics = summary.metrics or {}
+    if "rmse" in metrics:
+        told = [metrics[name].mean for name in ("rmse", "constant_rmse", "mae", "coverage")]
+        if None not in told:
+            root, constant, absolute, covered = told
+            figures.append(
+                f"The root of the mean squared error is {root:.4g} in the mean over clients (always predicting a "
+                f"client's own mean: {constant:.4g}), the mean absolute error {absolute:.4g}; {percent(covered)} of "
+                "the records lie inside the 90 % intervals that clients predict."
+            )
+    if "integrated_brier" in metrics and metrics["integrated_brier"].mean is not None:
+        score, constant = (metrics[name].mean or 0.0 for name in ("integrated_brier", "constant_brier"))
         figures.append(
-            f"What clients predict with is right for {percent(summary.accuracy['personal'])} of the test records, in "
-            f"the mean over clients; at the client that is worst off for "
-            f"{percent(summary.accuracy.get('personal_worst'))}."
+            f"The integrated Brier score is {score:.3f} in the mean over clients (low is good; of each client's own "
+            f"Kaplan-Meier curve, {constant:.3f})."
         )
     for name, word, tell in (
         ("auc", "the area under the curve (AUC)", _score),
@@ -207,7 +231,7 @@ def utility_of_clients(summary: Summary, store: Store) -> list[list[str]]:
     if summary.deployed or summary.metrics is None:
         return []
     models = load_models(summary.run, store.folder)
-    names, place = models.about.clients[:NAMED], models.about.meaning.task.metrics.index("accuracy")
+    names, place = models.about.clients[:NAMED], models.about.meaning.task.metrics.index(summary.score)
     figures = [float(row[place]) for row in models.metrics[: len(names)]]
     return [[name, percent(finite_or_none(value))] for name, value in zip(names, figures, strict=True)]
 

@@ -17,7 +17,6 @@ from sordino.report.statement_facts import (
     UNBOUNDED,
     annex_section,
     facts_table,
-    join_names,
     legend,
     observer_cells,
     recipients_table,
@@ -58,7 +57,7 @@ def page_of(found: Statement) -> Page:
     ]
     utility: list[Block] = [*found.utility]
     if found.utility_of_clients:
-        utility.insert(-1, Table(["client", "accuracy"], found.utility_of_clients))
+        utility.insert(-1, Table(["client", found.score], found.utility_of_clients))
     audit: list[Block] = [
         f"Nobody has attacked this method with these settings yet. This command does: `{found.audit_command}`",
         *([STAND_INS] if "FOLDER" in found.audit_command else []),
@@ -164,7 +163,7 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."
             f"{records}",
             f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
-            f"to tell {join_names(found.classes)} apart{column}, with the method {found.method}, in "
+            f"{found.wish}{column}, with the method {found.method}, in "
             f"{found.rounds_planned if found.stopped else found.rounds} rounds.",
             *([found.features] if found.features else []),
             *([_stop(found)] if found.stopped else []),

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from sordino.report.site_statement import SiteRun, SiteStatement
 
 STATES = {"open": "under way", "done": "over"}
-METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "recall": "recall"}
-"""Metrics that the page shows, with their names."""
+METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auc": "AUC", "recall": "recall"} | {
+    "r2": "R²",
+    "coverage": "inside 90 % intervals",
+    "concordance": "concordance",
+}
+"""Metrics that the page shows where runs have them, with their names."""
 
 
 def page_of(found: SiteStatement) -> Page:
@@ -35,8 +39,9 @@ def page_of(found: SiteStatement) -> Page:
     measured = [one for one in found.runs if one.metrics is not None]
     utility: list[Block] = [*found.utility]
     if measured:
-        head = ["since the run", *METRICS.values()]
-        rows = [[one.name, *(percent((one.metrics or {}).get(name)) for name in METRICS)] for one in measured]
+        known = [name for name in METRICS if any(name in (one.metrics or {}) for one in measured)]
+        head = ["since the run", *(METRICS[name] for name in known)]
+        rows = [[one.name, *(percent((one.metrics or {}).get(name)) for name in known)] for one in measured]
         utility.insert(1, Table(head, rows))
     runs: list[Block] = ["This site has not taken part in a run yet."]
     if found.runs:

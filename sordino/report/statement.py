@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sordino.data.schema import Label, NumberColumn, Schema
+from sordino.data.schema import Event, Label, NumberColumn, Schema, Target, Time
 from sordino.data.sources import SOURCES
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -44,7 +44,6 @@ from sordino.report.run_facts import (
 from sordino.report.run_page import page_of
 from sordino.report.statement_blocks import Page
 from sordino.report.statement_facts import (
-    NAMED,
     AnnexRow,
     AuditVerdict,
     DataColumn,
@@ -56,12 +55,13 @@ from sordino.report.statement_facts import (
     observe,
 )
 from sordino.report.unit_words import plain_words
-from sordino.report.wording import observer_of_figures, with_full_stop
+from sordino.report.wording import observer_of_figures, score_of, with_full_stop
 from sordino.store.ledger_rows import Account, sites_per_person
 from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, hits_of, over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.trained.models import Description, load_models
+from sordino.util.formatting import NAMED
 from sordino.util.package import package_hash
 
 OF_SECURE_SUM = "whoever runs the server, together with all other sites; by itself it sees sums"
@@ -99,6 +99,8 @@ class Statement:
     stopped: bool
     """Whether the run was stopped before its end and has no models."""
     classes: list[str]
+    wish: str
+    score: str
     predicted: str | None
     """The name of the column that is predicted, in tables."""
     columns: list[DataColumn]
@@ -202,6 +204,8 @@ def statement_of(store: Store, run: str) -> Statement:
         rounds_planned=summary.rounds,
         stopped=row.result is None,
         classes=list(about.meaning.task.groups),
+        wish=about.meaning.task.wish,
+        score=score_of(summary),
         predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
         columns=columns,
         shape=about.shape,
@@ -281,10 +285,10 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
     """All declared columns."""
     found = []
     for name, column in schema.columns.items():
-        is_label = isinstance(column, Label)
-        occurring = is_label and configuration["table"] is None and configuration["labels"] is None
+        is_label = isinstance(column, Label | Target | Time | Event)
+        occurring = isinstance(column, Label) and configuration["table"] is None and configuration["labels"] is None
         source = "declared as public" if column.public and not occurring else "read from the records"
-        if isinstance(column, NumberColumn) and column.released is not None:
+        if isinstance(column, NumberColumn | Target) and column.released is not None:
             source = f"scaled by what {column.released} released"
         shown = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
         found.append(DataColumn(shown, column.kind, column.describe(), str(getattr(column, "missing", "")), source))

@@ -19,8 +19,6 @@ from sordino.report.wording import attack_words, bound_words, epsilon_words
 
 UNBOUNDED = "without bound"
 """Word for an infinite epsilon."""
-NAMED = 12
-"""Number of clients, or classes, that a sentence names."""
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 """Shares of wrong suspicions for which statements say how many are found."""
 CURVE = (0.0, 0.001, 0.003, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, *(place / 20 for place in range(4, 21)))
@@ -220,7 +218,7 @@ class AuditedView:
 
 @dataclass(frozen=True)
 class AuditVerdict:
-    """Verdict of a stored audit of the same method with the same settings."""
+    """Verdict of a stored audit of the same method with the same hyper-parameters."""
 
     file: str
     date: str
@@ -236,7 +234,8 @@ class AuditVerdict:
             else "No attack came beyond what is claimed. That is no proof, but nobody has found a leak."
         )
         trials = f", with {self.trials:,} attempts to find one" if self.trials else ""
-        return [f"The method was attacked with these settings on {self.date}{trials}. {verdict}"]
+        scope = "The audit's own data, rounds and budget need not be those of this page: the table has what it claimed."
+        return [f"The method was attacked with these hyper-parameters on {self.date}{trials}. {verdict} {scope}"]
 
     def rows(self) -> list[list[str]]:
         """Rows of the table: observer, claimed epsilon, epsilon that attacks reached, best attack, verdict."""
@@ -318,10 +317,3 @@ def annex_section(rows: Sequence[AnnexRow]) -> Section:
     head = ["topic", "known here", "to be added by the controller"]
     table = Table(head, [[one.topic, one.known or "–", f"{one.blank}: {BLANK}"] for one in rows])
     return Section("Annex for a data-protection impact assessment", [table])
-
-
-def join_names(names: list[str]) -> str:
-    """Names as a list in a sentence, the first few of many."""
-    shown = names[:NAMED]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 and not more else ", ".join(shown) + more

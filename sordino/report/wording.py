@@ -28,15 +28,28 @@ def observer_of_figures(epsilon: Mapping[Any, float | None], protect_from: str) 
     return None if len(set(epsilon.values())) == 1 else protect_from
 
 
+SCORES = {"accuracy": "accuracy", "r2": "R²", "concordance": "concordance"}
+"""Names of the metrics by which clients are compared (`Task.score`), for people."""
+
+
+SOURCES = {"accuracy": "Accuracies", "r2": "R² and errors", "concordance": "Figures of concordance"}
+
+
+def score_of(summary: Summary) -> str:
+    """Name of the metric that a run's clients are compared by."""
+    return SCORES[summary.score]
+
+
 def accuracy_source(summary: Summary) -> str:
     """Sentence on where the accuracies of a run come from."""
+    what = SOURCES[summary.score]
     if not summary.deployed:
-        return "Accuracies are measured by the simulation on the clients' raw test records: no client would send them."
+        return f"{what} are measured by the simulation on the clients' raw test records: no client would send them."
     if summary.accuracy_noise is not None:
-        return "Accuracies are what the sites share, with noise; `sordino site status` shows an owner its own."
+        return f"{what} are what the sites share, with noise; `sordino site status` shows an owner its own."
     if summary.trial_of is not None:
-        return "Accuracies are those that the trial's sites keep: on real machines they stay there."
-    return "Accuracies stay at the sites: `sordino site status` shows an owner its own."
+        return f"{what} are those that the trial's sites keep: on real machines they stay there."
+    return f"{what} stay at the sites: `sordino site status` shows an owner its own."
 
 
 def neighbour_words(

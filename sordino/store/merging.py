@@ -89,6 +89,8 @@ def _merge_run(row: RunRow, source: Store, store: Store, found: Merged) -> None:
             bring(row, source, store, one.run)
             found["merged"].append({"run": row.run, "name": one.run})
             return
+        if row.failed is not None and one.failed is None and one.summary is None:
+            store.fail(one.run, row.failed)  # it may tell of records, whichever copy goes on
     branch: Branch = (row, spending_of_run(row, source), links)
     told = import_branches([branch], source.folder, store)
     found["known"] += [*told["known"], *told["without_cost"]]
@@ -102,8 +104,11 @@ def _goes_on(row: RunRow, links: str | None, here: RunRow, store: Store) -> bool
     if here.failed is not None and here.failed != row.failed:  # that it failed must stay known
         return False
     if here.sent and here.checkpoint is None and not has_journal(store.path(here.run), 0):  # nothing of it is here
-        return True
+        # A copy from before it was sent to a cluster knows nothing of what it may have done there.
+        return not here.begun or row.sent or row.has_result or bool(links)
     mine = links_of(here, store)
+    if row.sent and not mine and here.begun is False:  # it was sent from there, and here nothing had been done yet
+        return True
     return (row.has_result or links != mine) and contains(row, links, here, mine)
 
 

@@ -180,6 +180,13 @@ class Summary:
     """Parts of the method that the plan switched off, because the budget cannot pay for them."""
     features: str | None = None
     """Features that the network was trained on, in one line; None where it saw the records themselves."""
+    task: str = "classification"
+    """Kind of task: `classification`, `regression` or `survival`."""
+    score: str = "accuracy"
+    """Metric that `accuracy` and the figures of mixtures hold: `accuracy`, `r2` or `concordance`."""
+    curve: dict[str, float] | None = None
+    """Kaplan-Meier curve of all clients' training records for a time to an event, from one noised histogram of events
+    and of records last seen, by interval; the run's epsilon covers it."""
     deployed: bool = False
     """Whether the run was on the clients' own machines."""
     trial_of: str | None = None

@@ -180,7 +180,8 @@ def add_up(
         more: Spending of runs that are not stored yet.
     """
     costly = [row for row, one in zip(rows, spent, strict=True) if spends(one)]
-    limit, limit_for = _limit([row.configuration for row in costly if row.unit == unit], len(costly))
+    watched = [row.configuration for row in costly if row.unit == unit and not row.merged]
+    limit, limit_for = _limit(watched, len(costly))
     return {**sum_up([*spent, *more], unit, delta), "limit": limit, "limit_for": limit_for}
 
 

@@ -47,6 +47,9 @@ NONCE = "nonce"
 SENT = "sent"
 """Key beside those of the configuration: whether the run was sent to a cluster, or is being merged, so that what it has
 done is elsewhere."""
+MERGED = "merged"
+"""Key beside those of the configuration: whether the run was admitted to another store, whose `budget_over_runs` did
+not watch over the runs here."""
 FIRST_NAME = "first_name"
 """Key beside those of the configuration: the run's name in the store in which it was made, where that is another."""
 IMPORTED = "imported"
@@ -97,6 +100,8 @@ class RunRow:
     """Whether it was sent to a cluster, or is being merged, so that what it has done is elsewhere."""
     first_name: str | None = None
     """Name in the store in which it was made; None where that is its name here."""
+    merged: bool = False
+    """Whether it was admitted to another store, whose `budget_over_runs` did not watch over the runs here."""
 
     @property
     def gone(self) -> bool:
@@ -237,7 +242,7 @@ class Store:
                 run = next(name for name in _numbered(row.run, number) if name not in taken)
             given = {**stored, "number": number, "run": run, "digest": None}
             given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
-            given |= {"configuration": _with_first_name(stored["configuration"], row, run)}
+            given |= {"configuration": _received(stored["configuration"], row, run, merged=True)}
             if row.gone:
                 given["summary"] = _called(stored["summary"], run)
             else:
@@ -254,11 +259,12 @@ class Store:
         (stored,) = source._database.runs(row.run)
         details = {table: source._database.details(row.run, table) for table in DETAILS}
         with self._database.transaction("immediate"):
+            merged = self.get(run).merged  # a limit that admitted it here still watches over it
             for table in DETAILS:
                 self._database.clear(run, table)
             given = {key: stored[key] for key in ("rounds_done", "seconds", "checkpoint", "checkpoint_digest")}
             given |= {key: stored[key] for key in ("models", "models_digest")}
-            given |= {"configuration": _with_first_name(stored["configuration"], row, run)}
+            given |= {"configuration": _received(stored["configuration"], row, run, merged)}
             given |= {"summary": _called(stored["summary"], run)}
             assigned = ", ".join(f"{key} = ?" for key in given)
             self._database.execute(f"update runs set {assigned} where run = ?", (*given.values(), run))
@@ -312,7 +318,9 @@ class Store:
             self._database.seal(run)
 
     def path(self, run: str) -> Path:
-        """Return the folder of a run's files."""
+        """Return the folder of a run's files; a name that leads elsewhere, as in a store made by others, is refused."""
+        if Path(run).name != run or run == "..":
+            raise damaged(self.folder, f"it names a run {run!r}, which is no name of a folder")
         return self.folder / "runs" / run
 
     def get(self, run: str) -> RunRow:
@@ -463,6 +471,7 @@ class Store:
         planned, begun, notes, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES, FAILED))
         nonce, given_up = bytes.fromhex(configuration.pop(NONCE, "")), configuration.pop(GIVEN_UP, 0)
         sent, first_name = configuration.pop(SENT, False), configuration.pop(FIRST_NAME, None)
+        merged = configuration.pop(MERGED, False)
         ended: RunState = "stopped" if failed is None else "failed"
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else ended
         if summary is not None:
@@ -477,6 +486,7 @@ class Store:
             failed=failed,
             sent=sent,
             first_name=first_name,
+            merged=merged,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
@@ -508,11 +518,13 @@ def _numbered(run: str, number: int) -> Iterator[str]:
     yield from (f"{stem}-{number}-{more}" for more in itertools.count(2))
 
 
-def _with_first_name(configuration: str, row: RunRow, run: str) -> str:
+def _received(configuration: str, row: RunRow, run: str, merged: bool) -> str:
     """Configuration of a run of another store that is called `run` here, as the database keeps it."""
     keys: dict[str, Any] = json.loads(configuration)
-    keys.pop(FIRST_NAME, None)
-    return json.dumps(keys | ({} if row.origin[0] == run else {FIRST_NAME: row.origin[0]}))
+    keys |= {FIRST_NAME: None if row.origin[0] == run else row.origin[0], MERGED: merged or None}
+    return json.dumps(
+        {key: value for key, value in keys.items() if value is not None or key not in (FIRST_NAME, MERGED)}
+    )
 
 
 def _called(summary: str | None, run: str) -> str | None:

@@ -109,6 +109,8 @@ class ComparisonRow:
     """Accuracies of each run."""
     curves: list[list[dict[str, Any]]]
     """Rounds of each run, as the store has them."""
+    score: str = "accuracy"
+    """Metric that `accuracy` holds, as in `Summary.score`."""
     auc: OverSeeds | None = None
     """Area under the curve of personal models, the mean over clients with both outcomes in their test records; None
     where there are not two classes, or no run has it."""
@@ -131,6 +133,8 @@ class ComparisonRow:
     def to_dict(self) -> dict[str, Any]:
         """JSON document of the row, curves included."""
         found = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
+        if self.score == "accuracy":
+            del found["score"]
         return found | {
             "accuracy": {name: None if one is None else dataclasses.asdict(one) for name, one in self.accuracy.items()},
             "auc": None if self.auc is None else dataclasses.asdict(self.auc),
@@ -420,6 +424,7 @@ def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) ->
         runs=[result.run for result in results],
         by_seed=by_seed,
         curves=[store.curve(result.run) for result in results],
+        score=first.score,
         auc=_spread([one.auc for one in by_seed]),
         fairness={name: _spread([_fairness(one, name) for one in by_seed]) for name in FAIRNESS},
         upload_bytes=float(np.mean([result.upload_bytes for result in results])),

@@ -11,13 +11,23 @@ from typing import Any
 
 from sordino.tasks.classification import Classification
 from sordino.tasks.next_token import NextToken
+from sordino.tasks.regression import Regression
+from sordino.tasks.survival import Survival
 from sordino.tasks.task import Task
 
-__all__ = ["Classification", "NextToken", "Task", "read_task"]
+__all__ = ["TASKS", "Classification", "NextToken", "Regression", "Survival", "Task", "read_task"]
+
+TASKS = (Classification.name, Regression.name, Survival.name)
+"""Names of the kinds of tasks."""
 
 
 def read_task(document: Mapping[str, Any]) -> Task:
     """The task that `Task.document` wrote, for example into the file of a run's models."""
+    about = {key: value for key, value in document.items() if key not in ("task", "schema")}
+    if document.get("task") == Regression.name:
+        return Regression(**about)
+    if document.get("task") == Survival.name:
+        return Survival(tuple(about["cuts"]), about["unit"])
     if "vocabulary" in document:
         return NextToken(document["vocabulary"], document["length"])
     return Classification(tuple(document["classes"]), document["positive"])

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from sordino.errors import UserError
 from sordino.tasks.class_metrics import LOWER_IS_BETTER, METRICS, Judged, metrics_of, no_sums, sums_of
-from sordino.tasks.recalibration import fit_recalibration
+from sordino.tasks.recalibration import fit_recalibration, power
 from sordino.tasks.task import UNDECLARED, Task
+from sordino.util.formatting import canonical, join_names
 
 SMOOTHING = 3.0
 """Records by which each class is counted too many where models are adjusted to a client's classes: few records do not
@@ -38,6 +39,8 @@ class Classification(Task):
     metrics: ClassVar[tuple[str, ...]] = METRICS
     lower_is_better: ClassVar[tuple[str, ...]] = LOWER_IS_BETTER
     score: ClassVar[str] = "accuracy"
+    strange: ClassVar[str] = "which `labels` lacks"
+    output: ClassVar[str] = "probabilities"
 
     @classmethod
     def of(cls, names: tuple[str, ...], positive: str | None = None) -> Classification:
@@ -62,8 +65,34 @@ class Classification(Task):
         return self.names
 
     @property
+    def told(self) -> int:
+        return self.width
+
+    @property
+    def outcomes(self) -> str:
+        return join_names(self.names)
+
+    @property
+    def wish(self) -> str:
+        return f"to tell {join_names(self.names)} apart"
+
+    @property
     def positive_name(self) -> str | None:
         return None if self.positive is None else self.names[self.positive]
+
+    @property
+    def unnamed(self) -> Task:
+        return Classification.numbered(self.width)
+
+    def parse(self, texts: Sequence[str]) -> np.ndarray:
+        known = {canonical(name): place for place, name in enumerate(self.names)}
+        places = {text: known.get(canonical(text), -1) for text in dict.fromkeys(texts)}  # of millions, a few
+        return np.fromiter((places[text] for text in texts), dtype=np.int64, count=len(texts))
+
+    def text(self, targets: np.ndarray) -> np.ndarray:
+        if self.names == tuple(map(str, range(self.width))):
+            return targets
+        return np.array(self.names)[targets]
 
     def document(self) -> dict[str, Any]:
         return {"classes": list(self.names), "positive": self.positive}
@@ -129,8 +158,26 @@ class Classification(Task):
         there = (held > 0).to(held.dtype)
         return there * held.sum() / (there.sum() * held).clamp(min=1)
 
+    @property
+    def counted(self) -> int:
+        return self.width
+
+    def counts(self, targets: Tensor) -> Tensor:
+        return functional.one_hot(targets, self.width).float()
+
+    def frequencies_of(self, means: Tensor, records: float) -> Tensor:
+        """Shares of the classes from noisy means of `counts`, each of at least one record."""
+        return shares_of(means, records)
+
+    def start(self, means: Tensor, records: float) -> Tensor:
+        bias = self.frequencies_of(means, records).log()
+        return bias - bias.mean()
+
     def group(self, targets: np.ndarray) -> np.ndarray:
         return targets
+
+    def effective_records(self, targets: np.ndarray) -> float:
+        return effective_records(targets, self.width)
 
     def shift(self, targets: Tensor, steps: int) -> Tensor:
         return (targets + steps) % self.width
@@ -150,6 +197,12 @@ class Classification(Task):
     def sharpen(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
         return torch.log_softmax(powers * log_probabilities + offsets, dim=-1)
 
+    def mix(self, log_probabilities: Tensor, log_weights: Tensor) -> Tensor:
+        return torch.logsumexp(log_probabilities + log_weights, dim=0)
+
+    def temper(self, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
+        return power(self, log_probabilities, targets, offsets), torch.zeros(self.width)
+
     def recalibrate(self, log_probabilities: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         return fit_recalibration(log_probabilities, targets)
 
@@ -163,6 +216,10 @@ class Classification(Task):
     @staticmethod
     def predict(outputs: Tensor) -> Tensor:
         return torch.softmax(outputs, dim=1)
+
+    @property
+    def predicted(self) -> int:
+        return self.width
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -217,6 +274,27 @@ def _read_weights(text: str, names: tuple[str, ...]) -> tuple[float, ...]:
     if set(by_name) != set(names) or len(values) != len(names):
         raise UserError(f"{wrong}; the classes are {', '.join(names[:10])}{', ...' * (len(names) > 10)}.")
     return tuple(by_name[name] for name in names)
+
+
+def shares_of(means: Tensor, records: float) -> Tensor:
+    """Shares from noisy ones, each of at least one of so many records; they sum to one."""
+    shares = means.clamp(min=1 / records)
+    return shares / shares.sum()
+
+
+def effective_records(groups: np.ndarray, count: int) -> float:
+    """Return the number of records that are worth as much as these if labels were as frequent as each other.
+
+    n (1 - sum over groups of p^2) count / (count - 1), where p is the share of a group: 4 n p (1 - p) for two of them.
+
+    Args:
+        groups: Number of the group of each record.
+        count: Number of groups that there are.
+    """
+    if len(groups) == 0 or count < 2:
+        return float(len(groups))
+    shares = np.bincount(groups, minlength=count) / len(groups)
+    return float(len(groups) * (1 - np.square(shares).sum()) * count / (count - 1))
 
 
 def _smooth(counts: Tensor) -> Tensor:

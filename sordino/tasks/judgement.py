@@ -17,6 +17,7 @@ import numpy as np
 from sordino.errors import UserError
 from sordino.tasks.class_metrics import BINS, LEAST_PROBABILITY
 from sordino.tasks.classification import Classification
+from sordino.tasks.task import Task
 
 LEAST, ENOUGH, MANY = 5, 10, 50
 """Least number of records of a class that its figures need; least number of records that any figure needs; and number
@@ -86,21 +87,23 @@ class Judgement:
 
 
 def judge(
-    task: Classification,
+    task: Task,
     probabilities: np.ndarray,
     labels: np.ndarray,
     columns: Mapping[str, Sequence[str]] | None = None,
     threshold: float | None = None,
 ) -> Judgement:
-    """Judge class probabilities.
+    """Judge predictions.
 
     Args:
-        task: The classes.
-        probabilities: (records, classes).
-        labels: (records,) numbers of the records' classes.
-        columns: Values of the records in columns by which groups are made.
+        task: The task.
+        probabilities: (records, predicted), for classes their probabilities.
+        labels: (records,) the records' targets, for classes their numbers.
+        columns: For classes, values of the records in columns by which groups are made.
         threshold: Probability from which on the positive class is predicted.
     """
+    if not isinstance(task, Classification):
+        return _judge_numbers(task, probabilities, labels)
     called = task.decide(probabilities, threshold)
     confusion = np.bincount(labels * task.width + called, minlength=task.width**2).reshape(task.width, task.width)
     figures = _figures(task, probabilities, labels, called)
@@ -122,6 +125,31 @@ def judge(
         worst=worst,
         notes=notes,
     )
+
+
+def _judge_numbers(task: Task, predicted: np.ndarray, targets: np.ndarray) -> Judgement:
+    """Judge predictions of a task without classes: each figure with an interval by resampled records."""
+    records = len(targets)
+    empty: dict[str, Any] = {"classes": {}, "positive": None, "threshold": None, "confusion": [], "groups": []}
+    told = f"{records} test record{'s' * (records != 1)}"
+    if records < ENOUGH:
+        note = f"There {'is' if records == 1 else 'are'} {told}: too few to judge a model by."
+        figures: dict[str, Figure | None] = dict.fromkeys(task.measures(predicted, targets))
+        return Judgement(records=records, figures=figures, worst=None, notes=[note], **empty)
+    random = np.random.default_rng(records)
+    times = max(50, min(RESAMPLED, MOST_RESAMPLED // records**2))
+    drawn = [random.integers(0, records, records) for _ in range(times)]
+    again = [task.measures(predicted[chosen], targets[chosen]) for chosen in drawn]
+    figures = {}
+    for name, value in task.measures(predicted, targets).items():
+        values = np.array([one.get(name, math.nan) for one in again])
+        if math.isnan(value) or np.isnan(values).all():
+            figures[name] = None
+            continue
+        low, high = np.nanpercentile(values, [2.5, 97.5])
+        figures[name] = Figure(value, float(min(low, value)), float(max(high, value)))
+    notes = [f"There are {told}: look at the intervals, not at the figures."] if records < MANY else []
+    return Judgement(records=records, figures=figures, worst=None, notes=notes, **empty)
 
 
 def wilson(hits: float, total: float) -> Figure:
@@ -310,7 +338,7 @@ class OperatingPoint:
 WISHES = "write recall=0.9, cost=10:1 (a missed one costs as much as ten false alarms) or threshold=0.2"
 
 
-def choose_point(task: Classification, probabilities: np.ndarray, labels: np.ndarray, wish: str) -> OperatingPoint:
+def choose_point(task: Task, probabilities: np.ndarray, labels: np.ndarray, wish: str) -> OperatingPoint:
     """Choose an operating point on test records.
 
     Args:
@@ -322,7 +350,7 @@ def choose_point(task: Classification, probabilities: np.ndarray, labels: np.nda
     """
     kind, _, text = wish.partition("=")
     numbers = _numbers(text)
-    if task.positive is None:
+    if not isinstance(task, Classification) or task.positive is None:
         raise UserError("An operating point needs a class that is looked for: name it in the schema, as positive.")
     if kind == "threshold" and len(numbers) == 1 and 0 < numbers[0] < 1:
         return OperatingPoint(numbers[0], wish)

@@ -15,9 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from sordino.errors import UserError
-from sordino.tasks.recalibration import fit_recalibration
+from sordino.tasks.classification import effective_records, shares_of
+from sordino.tasks.recalibration import fit_recalibration, power
 from sordino.tasks.task import Task
 
 SMOOTHING = 3.0
@@ -38,6 +40,8 @@ class NextToken(Task):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "perplexity")
     lower_is_better: ClassVar[tuple[str, ...]] = ("perplexity",)
     score: ClassVar[str] = "accuracy"
+    output: ClassVar[str] = "probabilities"
+    judged: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"the next of {self.vocabulary} tokens at {self.length} positions"
@@ -49,6 +53,24 @@ class NextToken(Task):
     @property
     def width(self) -> int:
         return self.length * self.vocabulary
+
+    @property
+    def told(self) -> int:
+        return self.width
+
+    @property
+    def outcomes(self) -> str:
+        return f"{self.vocabulary} tokens"
+
+    @property
+    def wish(self) -> str:
+        return f"to predict {self}"
+
+    def parse(self, texts: Sequence[str]) -> np.ndarray:
+        raise UserError("Sequences of tokens stand in arrays, not in tables.")
+
+    def text(self, targets: np.ndarray) -> np.ndarray:
+        return targets
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -77,21 +99,21 @@ class NextToken(Task):
         said = torch.log_softmax(self._by_position(outputs), dim=-1)
         return said.gather(-1, targets.expand(said.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return -self._of_targets(outputs, targets).mean(dim=-1)
 
-    def slopes(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+    def slopes(self, outputs: Tensor, targets: Tensor) -> Tensor:
         slope = torch.softmax(self._by_position(outputs), dim=-1)
         ones = slope.new_full((), -1.0).expand(*targets.shape, 1)
         return slope.scatter_add(-1, targets.unsqueeze(-1), ones).div_(self.length).flatten(-2)
 
-    def stacked_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+    def stacked_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.losses(outputs, targets)
 
-    def summed_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+    def summed_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.losses(outputs, targets).sum()
 
-    def right(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+    def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The share of a record's tokens that are predicted rightly: (..., records)."""
         return (self._by_position(outputs).argmax(dim=-1) == targets).float().mean(dim=-1)
 
@@ -113,21 +135,45 @@ class NextToken(Task):
         """The last token of each sequence."""
         return np.asarray(targets[:, -1])
 
+    @property
+    def counted(self) -> int:
+        return self.vocabulary
+
+    def counts(self, targets: Tensor) -> Tensor:
+        return one_hot(targets[..., -1], self.vocabulary).float()
+
+    def frequencies_of(self, means: Tensor, records: float) -> Tensor:
+        """Shares of the tokens from noisy means of `counts`, each of at least one record."""
+        return shares_of(means, records)
+
+    def start(self, means: Tensor, records: float) -> Tensor:
+        bias = shares_of(means, records).log()
+        return bias - bias.mean()
+
+    def effective_records(self, targets: np.ndarray) -> float:
+        return effective_records(self.group(targets), self.vocabulary)
+
     def shift(self, targets: Tensor, steps: int) -> Tensor:
         return (targets + steps) % self.vocabulary
 
     def draw(self, count: int, random: np.random.Generator) -> Tensor:
         return torch.from_numpy(random.integers(0, self.vocabulary, (count, self.length)))
 
-    def log_probabilities(self, outputs: Tensor) -> Tensor:  # type: ignore[override]
+    def log_probabilities(self, outputs: Tensor) -> Tensor:
         return torch.log_softmax(self._by_position(outputs), dim=-1).flatten(-2)
 
-    def likelihoods(self, log_probabilities: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+    def likelihoods(self, log_probabilities: Tensor, targets: Tensor) -> Tensor:
         said = self._by_position(log_probabilities)
         return said.gather(-1, targets.expand(said.shape[:-1]).unsqueeze(-1)).squeeze(-1).sum(dim=-1)
 
-    def sharpen(self, log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:  # type: ignore[override]
+    def sharpen(self, log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
         return self.log_probabilities(powers * log_probabilities + offsets)
+
+    def mix(self, log_probabilities: Tensor, log_weights: Tensor) -> Tensor:
+        return torch.logsumexp(log_probabilities + log_weights, dim=0)
+
+    def temper(self, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
+        return power(self, log_probabilities, targets, offsets), torch.zeros(self.width)
 
     def recalibrate(self, log_probabilities: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         power, offsets = fit_recalibration(self._by_position(log_probabilities).flatten(0, 1), targets.flatten())
@@ -147,8 +193,12 @@ class NextToken(Task):
         shares = torch.log_softmax((counts + SMOOTHING).log(), dim=-1)
         return shares.repeat(*(1 for _ in shares.shape[1:]), self.length)
 
-    def predict(self, outputs: Tensor) -> Tensor:  # type: ignore[override]
+    def predict(self, outputs: Tensor) -> Tensor:
         return torch.softmax(self._by_position(outputs), dim=-1).flatten(-2)
+
+    @property
+    def predicted(self) -> int:
+        return self.width
 
     @property
     def columns(self) -> tuple[str, ...]:

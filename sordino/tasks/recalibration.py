@@ -17,13 +17,21 @@ SLOPE and OFFSETS / 2 are the penalties of slope and intercept that were measure
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+from sordino.tasks.task import Task
 
 SLOPE = 3.0
 """Strength of the penalty that keeps the slope at one."""
 OFFSETS = 0.6
 """Strength of the penalty that keeps the offset of each class at zero."""
+CAUTION = 4.0
+"""Strength of the penalty that keeps a member's probabilities unchanged (power one)."""
+POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+"""Powers to which a member's probabilities may be raised."""
 STEPS = 100
 """Most Newton steps; a handful suffices for any records of a model that did not overflow."""
 HALVINGS = 40
@@ -59,6 +67,16 @@ def fit_recalibration(log_probabilities: Tensor, targets: Tensor) -> tuple[float
         else:
             break  # rounding leaves nothing to gain
     return float(found[0]), found[1:].float()
+
+
+def power(task: Task, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> float:
+    """The best power for a member's probabilities (records, width) of held-out records with these `targets`."""
+
+    def worth(power: float) -> float:
+        found = task.likelihoods(task.sharpen(log_probabilities.double(), power, offsets), targets)
+        return float(found.sum()) - CAUTION * math.log(power) ** 2
+
+    return max(POWERS, key=worth)
 
 
 def _penalties(classes: int) -> Tensor:

@@ -32,7 +32,11 @@ class Task(ABC):
     lower_is_better: ClassVar[tuple[str, ...]]
     """The metrics of which a lower value is the better one."""
     score: ClassVar[str]
-    """The metric by which clients are compared; from 0 to 1, higher is better."""
+    """The metric by which clients are compared; at most 1, higher is better."""
+    judged: ClassVar[bool] = True
+    """Whether predictions are judged on records whose targets a file says."""
+    output: ClassVar[str] = "predictions"
+    """Name of the output of an exported network."""
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -51,12 +55,51 @@ class Task(ABC):
 
     @property
     @abstractmethod
+    def told(self) -> int:
+        """Number of values in which a model's prediction for a record is told: the width of `log_probabilities`."""
+
+    @property
+    @abstractmethod
+    def outcomes(self) -> str:
+        """The possible outcomes, in words."""
+
+    @property
+    @abstractmethod
+    def wish(self) -> str:
+        """Purpose of a model, in words that follow "a model that is"."""
+
+    @property
+    def decides_by_one(self) -> bool:
+        """Whether one number decides a prediction, as with two classes."""
+        return len(self.groups) == 2
+
+    @property
+    @abstractmethod
     def positive_name(self) -> str | None:
         """Name of the class that is looked for; None where there is none."""
 
     @abstractmethod
     def document(self) -> dict[str, Any]:
         """The task as JSON can carry it; `sordino.tasks.read_task` reads it."""
+
+    @property
+    def unnamed(self) -> Task:
+        """The task without names that do not change what is learned."""
+        return self
+
+    strange: ClassVar[str] = "which is no number"
+    """End of a sentence on a text that says no target."""
+
+    # Targets as text, one for a record: how tables and arrays are read, and how a trial's sites get them.
+
+    @abstractmethod
+    def parse(self, texts: Sequence[str]) -> np.ndarray:
+        """(records,): targets that texts say; of a text that says none, -1 where targets are whole numbers, else
+        `nan`."""
+
+    @abstractmethod
+    def text(self, targets: np.ndarray) -> Sequence[str] | np.ndarray:
+        """Description that `parse` reads as these targets."""
 
     # Checks.
 
@@ -75,38 +118,83 @@ class Task(ABC):
 
     # Training and evaluation.
 
-    @staticmethod
     @abstractmethod
-    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each record (records,), differentiable, for use under `vmap`."""
 
-    @staticmethod
     @abstractmethod
-    def slopes(outputs: Tensor, targets: Tensor) -> Tensor:
+    def slopes(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The gradient of each record's loss at its outputs, for stacked clients: (clients, records, width) from
         outputs of that shape. The caller may change it in place."""
 
-    @staticmethod
-    @abstractmethod
-    def stacked_losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    def stacked_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each test record of stacked clients: (clients, records) from (clients, records, width)."""
+        return self.losses(outputs, targets)
 
-    @staticmethod
-    @abstractmethod
-    def summed_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    def summed_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The sum of the losses of test records, a scalar."""
+        return self.losses(outputs, targets).sum()
 
-    @staticmethod
     @abstractmethod
-    def right(outputs: Tensor, targets: Tensor) -> Tensor:
-        """Whether the prediction for each record is right: (..., records) from outputs (..., records, width)."""
+    def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Share to which the prediction for each record is right, from 0 to 1: (..., records) from outputs (...,
+        records, width)."""
+
+    def scores(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None) -> Tensor:
+        """`score` of each client on its test records: (...,) from outputs (..., records, width), in double precision;
+        `nan` where it has no such records.
+
+        Args:
+            outputs: of a network.
+            targets: (..., records).
+            valid: (..., records), one for a record, zero for padding; None where all are records.
+        """
+        right = self.right(outputs, targets).double()
+        if valid is None:
+            return right.sum(dim=-1) / right.shape[-1]
+        return right.where(valid > 0, 0.0).sum(dim=-1) / (valid > 0).sum(dim=-1)
+
+    # Statistics of the targets, from which training starts.
+
+    @property
+    @abstractmethod
+    def counted(self) -> int:
+        """Number of entries of a row of `counts`."""
+
+    @abstractmethod
+    def counts(self, targets: Tensor) -> Tensor:
+        """(records, counted): a row for each record, of a norm of at most one, whose mean tells how targets are
+        spread."""
+
+    def frequencies_of(self, means: Tensor, records: float) -> Tensor:
+        """Shares of the classes from noisy means of `counts`."""
+        raise UserError(f"class_weight needs classes, but this task ({self.name}) has none: leave it out.")
+
+    def curve(self, means: Tensor, records: float) -> dict[str, float]:
+        """Figures that noisy means of `counts` tell people, by what they are; none where they tell nothing but how
+        frequent classes are."""
+        return {}
+
+    @property
+    def tells_counts(self) -> bool:
+        """Whether `curve` has figures."""
+        return False
+
+    @abstractmethod
+    def start(self, means: Tensor, records: float) -> Tensor:
+        """(width,): outputs to begin with, the same for all records.
+
+        Args:
+            means: (counted,) means of `counts` over the records, with noise.
+            records: number of records.
+        """
 
     # Weights of records in training.
 
     def weighed(self, class_weight: str) -> Task:
         """The task whose losses and slopes are multiplied by public weights that stand in a method's `class_weight`;
-        the task itself for `none`, and for `balanced`, whose weights follow from records."""
-        if class_weight in UNDECLARED:
+        the task itself for `none`, and, of classes, for `balanced`, whose weights follow from records."""
+        if class_weight == "none":
             return self
         raise UserError(f"class_weight needs classes, but this task ({self.name}) has none: leave it out.")
 
@@ -152,6 +240,18 @@ class Task(ABC):
     def group(self, targets: np.ndarray) -> np.ndarray:
         """int64 (records,): the place in `groups` of each record."""
 
+    def strata(self, targets: np.ndarray) -> np.ndarray:
+        """int64 (records,): groups of about equal meaning in which one client's records are spread over folds."""
+        return self.group(targets)
+
+    def partition(self, targets: np.ndarray) -> tuple[np.ndarray, int]:
+        """Group of each record (records,), by which simulated clients get records, and the number of groups."""
+        return self.group(targets), len(self.groups)
+
+    def effective_records(self, targets: np.ndarray) -> float:
+        """Number of records that tell as much as these, if all targets were as frequent as each other."""
+        return float(len(targets))
+
     @abstractmethod
     def shift(self, targets: Tensor, steps: int) -> Tensor:
         """Other targets that records may have: each one `steps` further than in `targets`."""
@@ -160,57 +260,104 @@ class Task(ABC):
     def draw(self, count: int, random: np.random.Generator) -> Tensor:
         """Random targets for `count` records that are nobody's."""
 
-    # Mixtures of models.
+    # Mixtures of models. A prediction is told by a row of `told` numbers: for classes the logarithms of probabilities.
 
-    @staticmethod
     @abstractmethod
-    def log_probabilities(outputs: Tensor) -> Tensor:
-        """Logarithms of the probabilities that a model gives: (..., width) from its outputs."""
+    def log_probabilities(self, outputs: Tensor) -> Tensor:
+        """Rows that tell a model's predictions: (..., told) from its outputs, or from such rows."""
 
-    @staticmethod
     @abstractmethod
-    def likelihoods(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-        """Logarithm of the probability of each record's own target: (..., records) from (..., records, width)."""
+    def likelihoods(self, log_probabilities: Tensor, targets: Tensor) -> Tensor:
+        """Logarithm of the probability (or density) of each record's own target: (..., records) from (..., records,
+        told)."""
 
-    @staticmethod
     @abstractmethod
-    def sharpen(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
-        """Probabilities raised to `powers`, multiplied by exp(`offsets`) and scaled to sum to one, as logarithms."""
+    def sharpen(self, log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
+        """Predictions changed by what `recalibrate` or `temper` found. For classes: probabilities raised to `powers`,
+        multiplied by exp(`offsets`) and scaled to sum to one, as logarithms."""
+
+    @abstractmethod
+    def mix(self, log_probabilities: Tensor, log_weights: Tensor) -> Tensor:
+        """Mixture of predictions: (records, told) from (members, records, told) and the logarithms of weights, of a
+        shape that fits."""
+
+    @abstractmethod
+    def temper(self, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
+        """Power, and terms (told,) to be added to `offsets`, with which `sharpen` makes predictions for records that a
+        model was not trained on as sure as they should be.
+
+        Args:
+            log_probabilities: (records, told), what the model says of held-out records.
+            targets: (records,) of the same records.
+            offsets: (records, told) or (told,), added to what the model says in any case.
+        """
+
+    def spread(self, log_probabilities: Tensor, targets: Tensor, features: int) -> Tensor:
+        """Offsets (told,) that tell how far targets lie from predictions for records that a model was trained on;
+        zeros where predictions tell that themselves.
+
+        Args:
+            log_probabilities: (records, told), what the model says of its training records.
+            targets: (records,) of the same records.
+            features: number of features, and one for the intercept: errors on other records are larger by them.
+        """
+        return torch.zeros(self.told)
+
+    @property
+    def needs_spread(self) -> bool:
+        """Whether clients find out how far targets lie from predictions, because models do not tell."""
+        return False
 
     @abstractmethod
     def recalibrate(self, log_probabilities: Tensor, targets: Tensor) -> tuple[float, Tensor]:
-        """Power and offsets (width,) for `sharpen` that fit a model's probabilities to a client's records; a penalty
-        draws them to one and zero, which change nothing. Probabilities that are not finite are left as they are.
+        """Power and offsets (told,) for `sharpen` that fit a model's predictions to a client's records; a penalty
+        draws them to one and zero, which change nothing. Predictions that are not finite are left as they are.
 
         Args:
-            log_probabilities: (records, width), what the model says of the client's training records.
+            log_probabilities: (records, told), what the model says of the client's training records.
             targets: (records,) of the same records.
         """
 
-    @abstractmethod
     def frequencies(self, targets: Tensor) -> Tensor:
-        """(width,): smoothed shares of a client's records by target, as logarithms, to which models are adjusted."""
+        """(told,): smoothed shares of a client's records by target, as logarithms, to which models are adjusted; zeros
+        where they are not."""
+        return torch.zeros(self.told)
 
-    @abstractmethod
     def frequencies_without_each(self, targets: Tensor) -> Tensor:
-        """(records, width): the same, for each record from the client's other records."""
+        """(records, told): `frequencies`, for each record from the client's other records."""
+        return torch.zeros(len(targets), self.told)
 
     # Predictions for new records.
 
-    @staticmethod
     @abstractmethod
-    def predict(outputs: Tensor) -> Tensor:
-        """Prediction for each record, (records, width), from a network's outputs: for classes their probabilities."""
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Prediction for each record, (records, predicted), from outputs of a network or a mixture: for classes their
+        probabilities."""
+
+    @property
+    @abstractmethod
+    def predicted(self) -> int:
+        """Number of columns of `predict`."""
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns of `predict` in a table of predictions."""
+        """Names of the last columns of `predict`, for a table of predictions."""
+
+    @staticmethod
+    def write(predicted: float) -> str:
+        """One number of `predict` as tables of predictions have it."""
+        return f"{predicted:.6f}"
 
     @abstractmethod
     def tell(self, predicted: np.ndarray, threshold: float | None = None) -> list[str]:
         """The prediction for each record in words, from rows of `predict`; `threshold` is the probability from which on
         a class that is looked for is predicted, where it is not the most probable one."""
+
+    def measures(self, predicted: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+        """Figures of predictions (records, predicted) on records with these targets, by name; for tasks without
+        classes."""
+        raise NotImplementedError
 
     @abstractmethod
     def count(self, told: Sequence[str]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -21,9 +22,23 @@ from sordino.federation.transcript import Exchange, Transcript
 from sordino.method import Method
 from sordino.privacy.release import Release
 from sordino.store.store import Store
+from sordino.tasks import Regression
 from sordino.util.processes import single_threaded
 
 CLIENTS, ROUNDS = 6, 3
+NUMBERS = Regression(-4.0, 4.0)
+"""Task of the regression on which methods are checked."""
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    """Write made-up records with numbers to predict, some of them outside their range, and return the keys of an
+    experiment on them."""
+    random, place = np.random.default_rng(0), folder / "numbers"
+    place.mkdir()
+    for client in range(CLIENTS):
+        x = random.normal(size=(240, 8)).astype(np.float32)
+        np.savez(place / f"client-{client}.npz", x=x, y=2 * x[:, 0] - x[:, 1] + random.normal(0, 1, 240))
+    return {"data": str(place), "task": NUMBERS.name, "target_range": (NUMBERS.low, NUMBERS.high)}
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from sordino.tasks import Task
 from sordino.trained.models import ABOUT, Models
 from sordino.util.files import write_whole
 
-INPUT, OUTPUT = "records", "probabilities"
-"""Names of the network's input and output."""
+INPUT = "records"
+"""Name of the network's input; its output is called as the task says."""
 
 
-class Probabilities(nn.Module):
+class Predicting(nn.Module):
     """A network whose output is what the task predicts: for classes their probabilities."""
 
     def __init__(self, task: Task, network: nn.Module) -> None:
@@ -46,7 +46,7 @@ def export(models: Models, client: str | int | None, kind: str, path: Path) -> N
     if kind not in FORMATS:
         raise unknown("format", kind, FORMATS)
     check_installed(kind)
-    network = Probabilities(models.about.meaning.task, models.predictor(client)).eval()
+    network = Predicting(models.about.meaning.task, models.predictor(client)).eval()
     about = description(models, client)
     example = torch.zeros(2, *models.about.shape)
     if path.is_dir():
@@ -74,7 +74,7 @@ def description(models: Models, client: str | int | None) -> dict[str, Any]:
     schema = about.meaning.schema
     features = {} if schema is None else {"features": schema.features(), "recipe": schema.recipe()}
     name = None if client is None else about.clients[about.number(client)]
-    whole = about.document() | {"client": name, "input": INPUT, "output": OUTPUT}
+    whole = about.document() | {"client": name, "input": INPUT, "output": about.meaning.task.output}
     if client is not None and models.threshold is not None:
         whole["threshold"] = models.threshold
     return {key: value for key, value in whole.items() if key != "clients"} | features
@@ -93,7 +93,7 @@ def _onnx(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
                 network,
                 (example,),
                 input_names=[INPUT],
-                output_names=[OUTPUT],
+                output_names=[about["output"]],
                 dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
                 dynamo=True,
                 verbose=False,
@@ -121,7 +121,7 @@ def _torch(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
 def _safetensors(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
     from safetensors.torch import save
 
-    assert isinstance(network, Probabilities)
+    assert isinstance(network, Predicting)
     tensors = {name: tensor.contiguous() for name, tensor in network.network.state_dict().items()}
     return save(tensors, metadata={ABOUT: json.dumps(about)})
 

@@ -238,7 +238,7 @@ class _File:
             raise self._earlier
         self.about = Description.read(text, run)
         self._rows = {client: row for row, client in enumerate(self.tensor("clients").tolist())}
-        blended = self.tensor("blend_clients").tolist() if "blend" in self._names else []
+        blended = self.tensor("blend_clients").tolist() if "blend_clients" in self._names else []
         self._blended = {client: row for row, client in enumerate(blended)}
         self.places = sorted(self._blended or self._rows)
         """Numbers of the clients that have a model."""
@@ -283,8 +283,10 @@ class _File:
         row = self._blended[client]
         weights, powers, added = self._rules(row)
         width = self._file.get_slice("personal").get_shape()[1]
-        trained = self._file.get_slice("blend")[row : row + 1].reshape(-1, width)
-        made = {member: self.about.build(flat) for member, flat in zip((LOCAL, TUNED), trained, strict=False)}
+        made = {}
+        if "blend" in self._names:
+            trained = self._file.get_slice("blend")[row : row + 1].reshape(-1, width)
+            made = {member: self.about.build(flat) for member, flat in zip((LOCAL, TUNED), trained, strict=False)}
         if client in self._rows:
             made[OWN] = self._own(client)
         for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):

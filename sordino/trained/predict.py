@@ -17,7 +17,7 @@ from sordino.data.formats import read_npz
 from sordino.data.schema import Category, Schema, canonical
 from sordino.data.tables import check_finite, read_table
 from sordino.errors import UserError, refuse, writing
-from sordino.tasks import Classification, Task
+from sordino.tasks import Task
 from sordino.tasks.judgement import Judgement, judge
 from sordino.trained.models import Description, Models
 
@@ -35,7 +35,8 @@ class NewRecords:
     usable: np.ndarray
     """bool (records,): whether a record has all values without which the schema drops it."""
     labels: np.ndarray | None = None
-    """int64 (records,): class of each record where the file says it, -1 where it does not; None where it has none."""
+    """(records,): target of each record where the file says it, else -1 or `nan` (`Task.parse`); None where it has
+    none."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Predictions:
     records: NewRecords
     task: Task
     probabilities: np.ndarray
-    """(records, width), as `Task.predict` gives them; `nan` for records that cannot be used."""
+    """(records, predicted), as `Task.predict` gives them; `nan` for records that cannot be used."""
     threshold: float | None = None
     """Probability from which on the class that is looked for is predicted; None for the most probable class."""
 
@@ -61,9 +62,9 @@ class Predictions:
     def judged(self, schema: Schema | None) -> Judgement | None:
         """Judgement on those records whose class the file says; None where it says none."""
         labels = self.records.labels
-        if labels is None or not isinstance(self.task, Classification):
+        if labels is None or not self.task.judged:
             return None
-        known = self.records.usable & (labels >= 0)
+        known = self.records.usable & (~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0)
         if not known.any():
             return None
         groups = group_columns(self.records.columns, schema, known)
@@ -76,8 +77,9 @@ class Predictions:
             writer = csv.writer(stream)
             writer.writerow([*own, "prediction", *self.task.columns])
             rows = zip(*own.values(), strict=True)
-            for row, label, said in zip(rows, self.labels(), self.probabilities, strict=True):
-                writer.writerow([*row, label, *("" if math.isnan(one) else f"{one:.6f}" for one in said)])
+            shown = self.probabilities[:, self.probabilities.shape[1] - len(self.task.columns) :]
+            for row, label, said in zip(rows, self.labels(), shown, strict=True):
+                writer.writerow([*row, label, *("" if math.isnan(one) else self.task.write(one) for one in said)])
 
 
 def predict(models: Models, client: str | int | None, file: Path) -> Predictions:
@@ -88,7 +90,7 @@ def predict(models: Models, client: str | int | None, file: Path) -> Predictions
     if not len(records.x):
         raise UserError(f"{file} has no records to predict.")
     task = models.about.meaning.task
-    said = np.full((len(records.x), task.width), np.nan)
+    said = np.full((len(records.x), task.predicted), np.nan)
     if records.usable.any():
         said[records.usable] = probabilities(task, network, records.x[records.usable])
     return Predictions(records, task, said, None if client is None else models.threshold)
@@ -103,7 +105,7 @@ def group_columns(columns: Mapping[str, list[str]], schema: Schema | None, chose
 
 
 def probabilities(task: Task, network: nn.Module, x: np.ndarray) -> np.ndarray:
-    """Predict for records `x` with a network: (records, width), float64."""
+    """Predict for records `x` with a network: (records, predicted), float64."""
     with torch.no_grad():
         parts = [task.predict(network(part).double()) for part in torch.from_numpy(x).split(AT_ONCE)]
     return torch.cat(parts).numpy()
@@ -133,7 +135,8 @@ def read_records(file: Path, about: Description, client: str | None) -> NewRecor
     found = Encoding(table, schema, written, "model").result()
     refuse(str(file), found.problems)
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}
-    labels = Encoding(table, schema, written, "model").known_labels()
+    outcomes = Encoding(table, schema, written, "model").known_labels()
+    labels = None if outcomes is None else about.meaning.task.parse(outcomes)
     return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept, labels)
 
 
@@ -146,7 +149,6 @@ def _arrays(file: Path, about: Description) -> NewRecords:
         raise UserError(f"The file {file} has x of shape {x.shape}, but the models take {about.shape}.")
     numbers = [str(number) for number in range(len(x))]
     labels, task = None, about.meaning.task
-    if "y" in arrays and len(arrays["y"].reshape(-1)) == len(x):
-        places = {name: place for place, name in enumerate(task.class_names("The array y"))}
-        labels = np.array([places.get(canonical(str(one)), -1) for one in arrays["y"].reshape(-1).tolist()])
+    if "y" in arrays and task.judged and len(arrays["y"].reshape(-1)) == len(x):
+        labels = task.parse([str(one) for one in arrays["y"].reshape(-1).tolist()])
     return NewRecords({"record": numbers}, x.reshape(-1, *about.shape), np.ones(len(x), dtype=bool), labels)

@@ -3,6 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+
+def canonical(text: str, fold_case: bool = False) -> str:
+    """A cell as it is compared: 1, 1.0 and " 1 " are one value in every kind of file."""
+    text = text.strip()
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("inf")
+    if number.is_integer():
+        return str(int(number))
+    return text.casefold() if fold_case else text
+
+
+NAMED = 12
+"""Names that a sentence lists."""
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Names as a list in a sentence, the first few of many."""
+    shown = names[:NAMED]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 and not more else ", ".join(shown) + more
 
 
 def round_up(figure: float) -> str:

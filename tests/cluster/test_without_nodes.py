@@ -16,6 +16,7 @@ from helpers import QUICK_KEYS, command, refused
 
 from sordino.cluster import node, packing, team
 from sordino.cluster.connection import Cluster, PerRun, check
+from sordino.cluster.study import OnCluster
 from sordino.cluster.team import ClusterTeam, host_on
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
@@ -28,6 +29,8 @@ from sordino.simulator.choice import why_not_on_cluster
 from sordino.store.importing import links_of
 from sordino.store.merging import alone, put
 from sordino.store.store import Store
+from sordino.study.sweep import Cell
+from sordino.util.display import Silent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -324,6 +327,25 @@ def test_a_run_that_was_sent_and_lost_counts_as_planned_and_begins_again(
     assert spending_of_run(row, store)["mu"] == (row.planned or {})["mu"]
     resume(run, store)
     assert outcome(tmp_path) == here()
+
+
+def test_a_stopped_run_keeps_to_its_own_limit_over_runs_on_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study that finds a stopped run with a limit takes it up only where runs since then have left room for it."""
+    store, keys = Store(tmp_path), {"method": "dp-fedavg", "noise_multiplier": 2.0, "participation": 1.0}
+    prepared = prepare(experiment(tmp_path, budget_over_runs=100.0, **keys))
+    run = register(prepared, store)
+    crew = OnCluster(Cluster("local:1", None), PerRun())
+    given: list[str] = []
+    monkeypatch.setattr(OnCluster, "_give", lambda self, way, store, mailbox: given.append(way.run) or way.held.close())
+    cell = Cell("dp-fedavg", {}, experiment(tmp_path, **keys))
+    crew._send(0, cell, Silent(), store, None)
+    assert given == [run]
+    start(prepare(experiment(tmp_path, **keys | {"noise_multiplier": 0.01, "seed": 1})), store)
+    with pytest.raises(UserError, match="above the 100 of budget_over_runs"):
+        crew._send(0, cell, Silent(), store, None)
+    assert given == [run]
 
 
 def test_a_small_run_asks_no_cluster(tmp_path: Path, here: Callable[..., list[Any]]) -> None:

@@ -315,10 +315,10 @@ def test_ranges_are_rounded_outwards() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[columns.a]\nkind = 'numbr'", "columns.a: kind must be number, category, id or label"),
+        ("[columns.a]\nkind = 'numbr'", "columns.a: kind must be number, category, id, label, target"),
         ("[columns.a]\nkind = 'number'\nrange = [3, 1]", "columns.a: the range's first number must be the smaller one"),
         ("[columns.a]\nkind = 'number'\nrnage = [1, 3]", "unknown key 'rnage' at columns.a.rnage"),
-        ("[columns.a]\nkind = 'number'", 'exactly one column must have kind = "label", but 0 have'),
+        ("[columns.a]\nkind = 'number'", 'exactly one column must have kind = "label", or one kind'),
         ("[columns.a]\nkind = 'label'\nvalues = ['x', 'y']", "there must be a number or a category"),
         ("[columns.a]\nkind = 'label'\nvalues = ['x', 'y']\npositive = 'z'", "positive = 'z' is not among the values"),
         ("[columns.a]\nkind = 'category'\nvalues = ['1', '1.0']", "the values '1' and '1.0' are the same"),

@@ -23,6 +23,7 @@ from sordino.deploy.site.rules import SENTENCES
 from sordino.deploy.site.status import status
 from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
+from sordino.version import VERSION
 
 MANY = int(os.environ.get("SORDINO_FUZZ", "0"))
 """How many examples instead of the usual number: 10000 takes minutes."""
@@ -126,6 +127,7 @@ def test_a_hostile_server_buys_nothing(attacked: tuple[Federation, dict[str, byt
     reply = wire.unpack(site.answer(request))
     if reply["ok"] is not True:
         reply.pop("statement", None)  # of a site that waits until others confirm its ledger
+        assert reply.pop("version", VERSION) == VERSION  # where protocols differ, so that somebody can upgrade
         assert reply == {"ok": False, "code": reply["code"], "sentence": SENTENCES[reply["code"]]}
         assert paid(made) == before
         return

@@ -136,3 +136,20 @@ def test_the_file_holds_no_records(stopped: tuple[Federation, str]) -> None:
     found = json.loads((made.store.path(run) / FILE).read_text())
     assert set(found) == {"sites", "question", "least", "written"}
     assert {key for one in found["sites"] for key in one} == {"name", "standing", "why"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"question": {"round": 1, "step": "local", "attempt": "many"}},
+        {"question": {"round": [1], "step": "local", "attempt": 1}},
+        {"question": "local"},
+        {"least": float("inf")},
+        {"written": 10**400},
+    ],
+)
+def test_a_state_that_nobody_can_read_leaves_the_board_as_it_is(tmp_path: Path, damage: dict[str, Any]) -> None:
+    ServerStatus(tmp_path, MEMBERS, 2).present([], [], {})
+    assert read_status(tmp_path) is not None
+    (tmp_path / FILE).write_text(json.dumps(json.loads((tmp_path / FILE).read_text()) | damage))
+    assert read_status(tmp_path) is None

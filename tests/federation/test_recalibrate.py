@@ -34,7 +34,6 @@ from sordino.parts.blending import (
     MEMBERS,
     OWN,
     RECALIBRATED,
-    effective_records,
     enough_records,
 )
 from sordino.privacy.unit import Unit
@@ -42,6 +41,7 @@ from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
 from sordino.store.store import Store
 from sordino.tasks import Classification
+from sordino.tasks.classification import effective_records
 from sordino.testing.case import CLIENTS, Case
 from sordino.util.files import digest_of
 from sordino.util.processes import single_threaded
@@ -221,6 +221,7 @@ def test_a_model_of_an_overflowed_federation_is_not_taken_for_the_servers() -> N
         _task=Classification.numbered(2),
         _training=lambda place: (None, torch.zeros(3, dtype=torch.int64)),
         _own_is_sound=lambda place: True,
+        _spread=lambda place, said: torch.zeros(2),
     )
     for server, member in (({ADJUSTED: torch.full((1, 4), torch.nan)}, LOCAL), ({}, OWN)):
         clients._server = server

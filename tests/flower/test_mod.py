@@ -18,6 +18,7 @@ from grids import InMemoryGrid, app_sites, grid_of
 from sordino import cli
 from sordino.deploy.app import METHOD
 from sordino.deploy.protocol import wire
+from sordino.deploy.server import coordinator
 from sordino.deploy.site.judging import judge_site
 from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import read_rules
@@ -26,8 +27,9 @@ from sordino.deploy.site.status import status
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.flower.messages import unwrap
-from sordino.flower.mod import ArrayLayout, PrivateStrategy, SiteMod, flatten
+from sordino.flower.messages import unwrap, wrap
+from sordino.flower.mod import ArrayLayout, GridCarrier, PrivateStrategy, SiteMod, flatten
+from sordino.store.store import Store
 
 CLIP, SITES, DELTA, NOISE = 0.5, 3, 1e-5, 0.2
 SHAPES = ((30, 10), (10,))
@@ -40,9 +42,9 @@ def arrays(value: float = 0.0) -> ArrayRecord:
 
 def app_that(train: Any) -> ClientApp:
     """An app whose nodes train with a function of the arrays, the settings and the node's number."""
-    app = ClientApp()
+    app = ClientApp(mods=[SiteMod()])
 
-    @app.train(mods=[SiteMod()])
+    @app.train()
     def trained(message: Message, context: Context) -> Message:
         given = message.content["arrays"].to_numpy_ndarrays()
         found = train(given, message.content["config"], context.node_config["partition-id"])
@@ -204,7 +206,6 @@ def test_a_site_without_its_app_refuses(tmp_path: Path, records: list[Path]) -> 
     opened = [Site.open(folder) for folder in folders]
     try:
         from sordino.deploy.protocol.carrier import InProcessCarrier
-        from sordino.deploy.server import coordinator
         from sordino.deploy.server.trips import Deadlines
         from sordino.store.store import Store
 
@@ -286,10 +287,62 @@ def test_nodes_are_told_the_same_or_nothing(tmp_path: Path, records: list[Path])
             made.start(grid, arrays(), num_rounds=1, evaluate_config=ConfigRecord())
 
 
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        ([np.zeros(4)], "made other arrays"),
+        ([np.zeros(shape[::-1]) for shape in SHAPES], "made other arrays"),
+        ([np.full(shape, np.nan) for shape in SHAPES], "not finite"),
+    ],
+)
+def test_a_strategy_s_model_is_one_that_nodes_can_train(
+    tmp_path: Path, records: list[Path], made: list[np.ndarray], sentence: str
+) -> None:
+    class Strange(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return ArrayRecord(made), None
+
+    members, folders = app_sites(tmp_path / "sites", records)
+    with grid_of(app_that(moved), folders, records) as grid:
+        inner = Strange(min_train_nodes=SITES, min_available_nodes=SITES)
+        with pytest.raises(UserError, match=sentence):
+            strategy(members, tmp_path, inner).start(
+                grid, arrays(), num_rounds=2, train_config=ConfigRecord({"rate": 0.5})
+            )
+
+
+def test_a_run_is_taken_up_with_its_own_settings_alone(tmp_path: Path, records: list[Path]) -> None:
+    """Sites answer as the run's terms say: a server that takes it up as another experiment would print its epsilon."""
+    members, folders = app_sites(tmp_path / "sites", records)
+
+    def stop(done: int, model: ArrayRecord) -> None:
+        if done == 1:
+            raise ZeroDivisionError
+
+    given: dict[str, Any] = {"num_rounds": 3, "train_config": ConfigRecord({"rate": 0.5})}
+    with grid_of(app_that(moved), folders, records) as grid:
+        with pytest.raises(ZeroDivisionError):
+            strategy(members, tmp_path).start(grid, arrays(), evaluate_fn=stop, **given)
+        (row,) = Store(tmp_path / "store").all()
+        with pytest.raises(UserError, match="its PrivateStrategy takes it up"):
+            coordinator.resume(row.run, GridCarrier(grid), Store(tmp_path / "store"))
+        for changed in ({"clip": 2 * CLIP}, {"noise_multiplier": 1.0}, {"colluders": 1}):
+            with pytest.raises(UserError, match="other settings"):
+                strategy(members, tmp_path, resume=row.run, **changed).start(grid, arrays(), **given)
+        with pytest.raises(UserError, match="other settings"):
+            strategy(members, tmp_path, resume=row.run).start(grid, arrays(), **given | {"num_rounds": 4})
+        made = strategy(members, tmp_path, resume=row.run)
+        result = made.start(grid, arrays(), **given)
+    assert made.summary_of_run is not None
+    assert made.summary_of_run.rounds_done == 3
+    assert abs(along_diagonal(flatten(result.arrays)) - 3 * CLIP) < 5 * NOISE * CLIP / SITES * math.sqrt(3)
+    for folder in folders:
+        with SiteLedger(folder) as ledger:
+            assert sum(entry.kind == "release" for entry in ledger.entries()) == 3
+
+
 def test_the_grid_gives_up_nodes_that_do_not_answer() -> None:
     from sordino.deploy.protocol.carrier import Failure
-    from sordino.flower.mod import GridCarrier
-
     class Silent(InMemoryGrid):
         def pull_messages(self, message_ids: Any) -> Any:
             return []
@@ -299,3 +352,82 @@ def test_the_grid_gives_up_nodes_that_do_not_answer() -> None:
         ((node, reply),) = GridCarrier(grid).trip({10: b"x"}, 0.05)
     assert node == 10
     assert isinstance(reply, Failure)
+
+
+def test_a_message_s_head_carries_nothing_of_what_the_app_wrote_there(tmp_path: Path, records: list[Path]) -> None:
+    """Replies take their heads from the message as it came, whatever the app does to it."""
+    members, folders = app_sites(tmp_path / "sites", records)
+    app = ClientApp(mods=[SiteMod()])
+
+    @app.train()
+    def trained(message: Message, context: Context) -> Message:
+        message.metadata.group_id = "patient 4711"
+        message.metadata.__dict__["_reply_to_message_id"] = "patient 4711"
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    heads: list[str] = []
+    with grid_of(app, folders, records) as grid:
+
+        def watch(node: int, message: Message) -> Message:
+            reply = grid.app(message, grid.contexts[node])
+            heads.append(str(vars(reply.metadata)))
+            return reply
+
+        grid.fault = watch
+        strategy(members, tmp_path).start(grid, arrays(), num_rounds=1, train_config=ConfigRecord({"rate": 0.5}))
+    assert len(heads) >= 3 * SITES
+    assert not any("4711" in one for one in heads)
+
+
+def test_a_site_that_does_not_open_tells_the_server_nothing(
+    tmp_path: Path, records: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Flower sends the text of an exception to the server: names of files and what is wrong with a ledger stay here."""
+    _, folders = app_sites(tmp_path / "sites", records)
+    records[1].rename(tmp_path / "patient-4711.dat")
+    (folders[2] / "site.toml").write_text("patient = 4711")
+    told: list[str] = []
+    with grid_of(app_that(moved), folders, records) as grid:
+        grid.contexts[10].node_config.pop("sordino-site")
+
+        def watch(node: int, message: Message) -> Message:
+            reply = grid.app(message, grid.contexts[node])
+            told.append(reply.error.reason)
+            return reply
+
+        grid.fault = watch
+        grid.push_messages([asked(node) for node in grid.contexts])
+    assert len(told) == SITES
+    assert set(told) == {"This node cannot open its site: its own log says why."}
+    assert "SORDINO_SITE" in caplog.text
+    assert "records-1.dat" in caplog.text
+
+
+def asked(node: int) -> Message:
+    """Message of a server to a node."""
+    content = wrap(wire.pack({"kind": "hello", "protocol": wire.PROTOCOL}))
+    return Message(content, dst_node_id=node, message_type="train")
+
+
+def test_an_app_s_mod_answers_no_message_but_those_that_train(tmp_path: Path, records: list[Path]) -> None:
+    """Evaluation and queries of an app that is behind the mod as a whole let nothing out."""
+    _, folders = app_sites(tmp_path / "sites", records)
+    app, called = ClientApp(mods=[SiteMod()]), list[str]()
+
+    @app.evaluate()
+    def evaluated(message: Message, context: Context) -> Message:
+        called.append("evaluate")
+        return Message(RecordDict({"metrics": MetricRecord({"loss": 4711.0})}), reply_to=message)
+
+    @app.query()
+    def queried(message: Message, context: Context) -> Message:
+        called.append("query")
+        return Message(RecordDict({"metrics": MetricRecord({"loss": 4711.0})}), reply_to=message)
+
+    with grid_of(app, folders, records) as grid:
+        for kind in ("evaluate", "query"):
+            for content in (RecordDict({"arrays": arrays()}), asked(10).content):
+                (name,) = grid.push_messages([Message(content, dst_node_id=10, message_type=kind)])
+                (reply,) = grid.pull_messages([name])
+                assert reply.has_error()
+    assert not called

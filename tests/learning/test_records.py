@@ -182,7 +182,7 @@ def test_accuracy_by_hand() -> None:
     x = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0]])
     assert learner.accuracy(flat, x, torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)
     assert math.isnan(learner.accuracy(flat, x[:0], torch.tensor([], dtype=torch.int64)))
-    loss, _ = learner.loss_and_accuracy(flat, x[:1], torch.tensor([0]))
+    loss, _ = learner.loss_and_score(flat, x[:1], torch.tensor([0]))
     assert loss == pytest.approx(math.log(1 + math.exp(-1)))
 
 

@@ -278,7 +278,7 @@ def test_without_counts_nothing_is_counted(tmp_path: Path) -> None:
 
 
 def test_only_an_output_layer_with_a_bias_for_each_label_gets_one() -> None:
-    model, bias = torch.arange(6.0), torch.tensor([1.0, 3.0])
+    model, bias = torch.arange(6.0), torch.tensor([-1.0, 1.0])
     layout = Layout.of(nn.Linear(2, 2))
     assert with_output_bias(model, bias, layout).tolist() == [0, 1, 2, 3, -1, 1]
     assert model.tolist() == [0, 1, 2, 3, 4, 5]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sordino.cli import app
 from sordino.errors import UserError
 from sordino.papers import description, headlines, sources
-from sordino.papers.headlines import HeadlineRow, Options, compare_words, page, stored_rows
+from sordino.papers.headlines import HeadlineRow, Options, compare_words, count_words, page, stored_rows
 from sordino.store.store import runs_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -104,6 +104,11 @@ def test_pages_are_made_of_documents(small: Path) -> None:
     assert "not run: svhn is not here" in text
     assert "pac-dp, digits: A note." in text
     assert "--epsilon 4 --set workers=1 --set batch=16 --set epochs=1 --seed 0" in text
+    target.write_text(f"Before.\n\n{headlines.SHORT_BEGIN}\n{headlines.SHORT_END}\n\nAfter.\n")
+    call("--index", "--store", kept, "-o", target)
+    assert "| pac-dp: digits, 10 clients | 12.5 at 4 |" in target.read_text()
+    assert "svhn" not in target.read_text()
+    assert target.read_text().rstrip().endswith("After.")
     (kept / "papers" / "headlines.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         call("--index", "--store", kept)
@@ -121,6 +126,29 @@ def test_figures_of_code_that_has_changed_are_refused(small: Path, monkeypatch: 
     assert "repeat it" in compare_words(row)
 
 
+def test_figures_that_name_no_code_are_of_code_that_has_changed(small: Path) -> None:
+    store = small / "store"
+    call("--seeds", 1, "--jobs", 1, "--store", store, "--data-dir", small)
+    kept = store / "papers" / "headlines.json"
+    document = json.loads(kept.read_text())
+    for row in document["rows"]:
+        row["sources"] = {}
+    kept.write_text(json.dumps(document))
+    assert stored_rows([store], Options(store))[0].state == "changed"
+
+
+def test_a_row_that_cost_more_than_the_paper_names_is_compared_with_nothing() -> None:
+    """The lead of the page says that ours cost the named epsilon or a smaller one."""
+    cheap = replace(row_with(60, 58, 62, 40), true_epsilon=1.0)
+    assert compare_words(cheap) == "above the paper"
+    for true in (1.1, None):
+        dear = replace(cheap, true_epsilon=true)
+        assert compare_words(dear) == "costs more than the paper names"
+        told = count_words([cheap, dear])
+        assert "above 1, below 0 and level with 0, and costs more than the paper names in 1" in told
+    assert "above" in compare_words(replace(cheap, claimed_epsilon=None, true_epsilon=8.0))
+
+
 def test_wrong_uses_are_refused(small: Path) -> None:
     for arguments, words in (
         (("feddpa", "table-1"), "at most a paper"),
@@ -135,7 +163,7 @@ def test_wrong_uses_are_refused(small: Path) -> None:
 def row_with(ours: float, low: float, high: float, alone: float) -> HeadlineRow:
     return HeadlineRow(
         paper="pac-dp", table="", data="", setting="", measure="personal", claimed_epsilon=1, published=50,
-        ours=ours, ours_interval=[low, high], alone=alone, state="run",
+        ours=ours, ours_interval=[low, high], true_epsilon=1.0, alone=alone, state="run",
     )  # fmt: skip
 
 

@@ -22,13 +22,13 @@ from sordino.parts.blending import (
     folds,
     mixture,
     offsets,
-    power,
     priors,
     trust_of,
     weights,
 )
 from sordino.privacy.unit import Unit
 from sordino.tasks import Classification
+from sordino.tasks.recalibration import power
 
 HERE = torch.ones(2, dtype=torch.bool)
 AS_THEY_ARE = torch.zeros(2, 2)

@@ -238,5 +238,5 @@ def test_clients_tell_how_the_received_model_does() -> None:
     x = torch.randn(12, 4)
     data, received = Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
     told = LearnedThreshold(reads="metrics").tell(torch.zeros(15), received + 5, {"global": received}, data)
-    loss, accuracy = learner.loss_and_accuracy(received, data.x, data.y)
+    loss, accuracy = learner.loss_and_score(received, data.x, data.y)
     assert (float(told["loss"]), float(told["accuracy"])) == pytest.approx((loss, accuracy), rel=1e-6)

@@ -157,7 +157,7 @@ def test_a_sum_over_all_records_has_its_part_of_the_whole_budget(
     noise: Noise, over: int, met: tuple[int, int, int]
 ) -> None:
     """Alone with the whole budget it would have a multiplier of 3; with a tenth of mu^2 it has 3 sqrt(10)."""
-    release, gate, ledger = RecordSum(2.0, 0.1, WIDTH), gate_of(noise), Ledger(4, Unit.RECORD)
+    release, gate, ledger = RecordSum(2.0, 0.1, WIDTH), gate_of(noise, rate=0.25), Ledger(4, Unit.RECORD)
     rows = [
         gate.passes({"s": release}, {"s": of_nothing("records", 7, WIDTH)}, n, Public({}, [0], layers=[WIDTH]))
         for n in range(40)

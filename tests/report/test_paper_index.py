@@ -42,6 +42,10 @@ def document(scale="small", table="table-1", **more):
         "seeds": 3,
         "claim": "FedDPA | leads.",
         "command": command,
+        "version": "0.5.0",
+        "sources": {},
+        "tuning_seeds": 3,
+        "tuned": [],
     }
     return {**about, "headline": "FEMNIST, epsilon 8", "rows": rows, **more}
 
@@ -95,7 +99,7 @@ def test_rows_that_a_paper_does_not_have_are_told_apart(feddpa):
 def test_the_quick_scale_is_shown_but_judges_nothing(feddpa):
     text = index(feddpa, {("feddpa", "table-1"): document("quick")})
     assert "Not judged: `quick` is too small for that." in text
-    assert "<summary>1 of its tables and figures at <code>quick</code>, too small to judge by</summary>" in text
+    assert "<summary>1 of its tables and figures that judge nothing, and why</summary>" in text
     assert "Refuted" not in text
 
 

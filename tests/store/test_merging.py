@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from pathlib import Path
@@ -12,13 +13,17 @@ import pytest
 from helpers import QUICK_KEYS, command, refused
 
 from sordino.api import resume, run
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
+from sordino.experiment.run import register
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.unit import Unit
 from sordino.store import merging
 from sordino.store.merging import merge
 from sordino.store.spending import over_runs, remove
-from sordino.store.store import RunRow, Store
+from sordino.store.store import NewRun, RunRow, Store
 from sordino.trained.models import load_models
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -190,3 +195,100 @@ def test_a_renamed_journal_has_all_of_its_rows(tmp_path: Path) -> None:
     links = merging.links_of(row, opened)
     assert links
     assert links == merging.links_of(Store(there).all()[0], Store(there))
+
+
+def test_a_limit_that_stores_watched_over_apart_is_no_limit_on_their_sum(tmp_path: Path) -> None:
+    """Each store would have let in runs up to the limit, so that together they keep to it by chance alone."""
+    first, second, whole = (tmp_path / name for name in ("first", "second", "whole"))
+    run(store=first, budget_over_runs=100, **KEYS)
+    run(store=second, budget_over_runs=100, **KEYS | {"seed": 1})
+    assert limit(first) == 100
+    merge([first, second], whole)
+    assert limit(whole) is None
+    merge([second], first)
+    assert limit(first) is None
+    run(store=whole, budget_over_runs=100, **KEYS | {"seed": 2})
+    assert limit(whole) is None
+
+
+def test_a_run_that_went_on_elsewhere_keeps_the_limit_that_admitted_it(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    name = stopped(here, budget_over_runs=100)
+    merge([here], there)
+    resume(name, there)
+    merge([there], here)
+    assert limit(here) == 100
+    assert limit(there) is None
+
+
+def limit(store: Path) -> float | None:
+    opened = Store(store)
+    found = over_runs(opened, opened.all()[0].people, Unit.CLIENT, DELTA)
+    opened.close()
+    return found["limit"]
+
+
+def test_a_copy_from_before_a_run_was_sent_does_not_forget_it(tmp_path: Path) -> None:
+    """What was sent to a cluster counts as planned, whatever an older copy of the store says."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    experiment = Experiment.make(KEYS | {"store": here})
+    store = Store(here)
+    name = register(prepare(experiment), store)
+    with store.lock(name):
+        pass
+    shutil.copytree(here, there)
+    store.send(name)
+    store.close()
+    before = epsilon(here)
+    assert before == (1, pytest.approx(epsilon_of(ONE, DELTA), rel=1e-6))
+    assert merge([there], here)["merged"] == []
+    assert epsilon(here) == before
+    resume(name, there)
+    assert [one["name"] for one in merge([there], here)["merged"]] == [name]
+
+
+def test_a_run_that_another_store_has_sent_counts_once(tmp_path: Path) -> None:
+    """As planned while it is out, and as the same run when it is back."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    store = Store(here)
+    name = register(prepare(Experiment.make(KEYS | {"store": here})), store)
+    store.close()
+    shutil.copytree(here, there)
+    with contextlib.closing(Store(there)) as sending:
+        sending.send(name)
+    planned = (1, pytest.approx(epsilon_of(ONE, DELTA), rel=1e-6))
+    for _ in range(2):
+        merge([there], here)
+        assert epsilon(here) == planned
+    resume(name, there)
+    merge([there], here)
+    assert contents(here, name) == contents(there, name)
+    assert epsilon(here) == planned
+
+
+def test_that_a_run_failed_in_a_copy_stays_known(tmp_path: Path) -> None:
+    """That a step failed at a client may tell of records, whichever copy of the run goes on."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    name = stopped(here)
+    shutil.copytree(here, there)
+    with contextlib.closing(Store(there)) as store:
+        store.fail(name, "local failed at client 3")
+    merge([there], here)
+    assert Store(here).get(name).failed == "local failed at client 3"
+    assert any("local failed at client 3" in one for one in resume(name, here)["not_covered"])
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "..", "a/b", "/tmp/x"])
+def test_a_store_whose_runs_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    """A store that somebody else made writes nothing outside of the one that it is merged into."""
+    source = Store(tmp_path / "there")
+    about = NewRun("local", {"data": "digits"}, "0", "1", Unit.CLIENT, 1)
+    source.create("run", about)
+    with source._database.transaction("immediate"):
+        source._database.execute("update runs set run = ? where run = ?", (name, "run-1"))
+        source._database.seal(name)
+    source.close()
+    (tmp_path / "there" / "runs" / "run-1").rmdir()
+    with pytest.raises(UserError, match="no name of a folder"):
+        merge([tmp_path / "there"], tmp_path / "here" / "store")
+    assert not (tmp_path / "elsewhere").exists()

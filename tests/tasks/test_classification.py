@@ -123,9 +123,8 @@ def test_a_task_without_classes_says_so() -> None:
 
 @pytest.mark.parametrize("method", [PFedSD(), ACDPpFSD()], ids=["pfedsd", "acdp-pfsd"])
 def test_distillation_refuses_a_task_without_classes(method: Method) -> None:
-    federation: Any = SimpleNamespace(task=Nothing(("a", "b")))
     with pytest.raises(UserError, match="Distillation needs classes"):
-        method.run(federation, torch.zeros(3))
+        method.check_task(Nothing(("a", "b")))
 
 
 @pytest.mark.parametrize("method", [PACFL(), AdaDPCFL(variant="paper")], ids=["pacfl", "adadp-cfl"])
@@ -133,5 +132,7 @@ def test_clusterings_by_class_refuse_a_task_without_classes(method: Any) -> None
     asked: Any = SimpleNamespace(
         task=Nothing(("a", "b")), everyone=lambda: [0], features=4, ask=lambda *_: pytest.fail("something was asked")
     )
+    with pytest.raises(UserError, match="needs classes"):
+        method.check_task(asked.task)
     with pytest.raises(UserError, match="needs classes"):
         method._group(asked, SimpleNamespace(), torch.zeros(3))

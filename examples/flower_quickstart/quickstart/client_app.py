@@ -8,10 +8,10 @@ from flwr.clientapp import ClientApp
 from quickstart.task import fit, load
 from sordino.flower.mod import SiteMod
 
-app = ClientApp()
+app = ClientApp(mods=[SiteMod()])
 
 
-@app.train(mods=[SiteMod()])
+@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train on this node's records."""
     x, y = load(str(context.node_config["records"]))

@@ -25,6 +25,7 @@ from torch import Tensor
 from sordino.assembly import assemble
 from sordino.data import Dataset, load
 from sordino.deploy import accuracies
+from sordino.deploy.app import METHOD as APP_METHOD
 from sordino.deploy.declarations import Origin
 from sordino.deploy.protocol.carrier import Carrier
 from sordino.deploy.protocol.roster import Member, check_members
@@ -215,6 +216,8 @@ def resume(
     `start`."""
     experiment = deployed_experiment(run, store)
     terms, is_done = terms_of(experiment), store.get(run).summary is not None
+    if script is None and not is_done and experiment.method == APP_METHOD:  # its sites would pay for noise alone
+        raise UserError(f"The run {run!r} is of an app: its PrivateStrategy takes it up, with resume={run!r}.")
     ground = None if is_done else ground_of(experiment, terms)
     return _advance(run, terms, ground, carrier, store, watch, tell, deadlines, script)
 

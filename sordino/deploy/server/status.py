@@ -110,7 +110,9 @@ def read_status(folder: Path) -> dict[str, Any] | None:
             for one in found["sites"]
         ]
         asked = found["question"]
-        question = None if asked is None else {key: asked[key] for key in ("round", "step", "attempt")}
+        question = None
+        if asked is not None:
+            question = {"round": int(asked["round"]), "step": str(asked["step"]), "attempt": int(asked["attempt"])}
         return {"sites": sites, "question": question, "least": int(found["least"]), "written": float(found["written"])}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

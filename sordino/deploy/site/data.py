@@ -92,8 +92,8 @@ def _encode_by(schema: Schema, path: Path, rules: Rules, source: Source) -> tupl
 def _encode(table: Table, schema: Schema, written: Format, source: Source) -> tuple[ClientFile, list[str]]:
     found = Encoding(table, schema, written, source).result()
     refuse(str(table.path), found.problems)
-    labels = [schema.label.values[place] for place in found.labels[found.kept]]
-    return ClientFile(table.path, found.x[found.kept], labels, None, persons=found.kept_persons), found.counted
+    encoded = ClientFile(table.path, found.x[found.kept], found.kept_labels, None, persons=found.kept_persons)
+    return encoded, found.counted
 
 
 def fingerprint_records(file: SiteFile) -> str:
@@ -184,11 +184,11 @@ def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[Cli
 
 
 def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, torch.Tensor]:
-    """Records in the declared shape, and the indices of their labels."""
+    """Records in the declared shape, and their targets."""
     if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
-    return torch.from_numpy(x), torch.from_numpy(number_labels([file], terms.labels))
+    return torch.from_numpy(x), torch.from_numpy(number_labels([file], terms.learner.task))
 
 
 def tested(found: ClientFile, rules: Rules, secret: bytes) -> np.ndarray:

@@ -21,7 +21,7 @@ from sordino.deploy.site.ledger import SiteLedger
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session, SiteContext
 from sordino.deploy.terms import DeployedTerms
-from sordino.federation.blending import figures_of, instructions, mixing
+from sordino.federation.blending import figures_of, instructions, makes_mixtures, mixing
 from sordino.federation.run_state import Served
 from sordino.store.checkpoint import write_tensors
 from sordino.trained.models import feature_tensors, measured
@@ -97,14 +97,16 @@ def _blend_and_evaluate(
     """Blend the site's models where the run does so, and compute the metrics of the model it predicts with."""
     number, terms = session.number, session.terms
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
-    if terms.experiment.personal == "own":
+    if not makes_mixtures(terms.experiment.personal, terms.learner.task):
         shared = None if served is None else served.models
         return {}, session.metrics(own if bool(took_part > 0) else shared)
     records = np.full(terms.schedule.clients, terms.experiment.records_each or 1)
     personal, method, schedule = terms.experiment.personal, terms.method, terms.schedule
     told = instructions(personal, method, schedule, terms.allowance, records, terms.initial, served)
     made = mixing(session.clients, [number], own, took_part, told).mixtures()
-    blend = {"blend": made.models.flatten(1), **made.rules(), "blend_clients": torch.tensor([number])}
+    blend = {**made.rules(), "blend_clients": torch.tensor([number])}
+    if made.models.numel():
+        blend["blend"] = made.models.flatten(1)
     columns = figures_of(terms.learner.task)
     return blend, made.accuracies[0, [columns.index(name) for name in terms.learner.task.metrics]]
 

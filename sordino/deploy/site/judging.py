@@ -19,7 +19,7 @@ from sordino.deploy.site.data import format_by, keyed_fingerprint, read_records,
 from sordino.deploy.site.ledger import SiteLedger, last_noted
 from sordino.deploy.site.rules import Rules, read_rules
 from sordino.errors import UserError, refuse, writing
-from sordino.tasks import Classification
+from sordino.tasks import Task
 from sordino.tasks.judgement import Judgement, OperatingPoint, choose_point, judge, with_point
 from sordino.trained.models import Description, Models, models_in
 from sordino.trained.predict import group_columns, probabilities
@@ -99,8 +99,8 @@ def judge_site(folder: Path, wish: str | None = None) -> SiteJudgement:
     """
     rules, stored = read_rules(folder).rules, stored_models(folder)
     about, task = stored.models.about, stored.models.about.meaning.task
-    if not isinstance(task, Classification):
-        raise UserError(f"Models that predict something else than classes ({task.name}) are not judged here.")
+    if not task.judged:
+        raise UserError(f"Models that predict {task} are not judged here.")
     with SiteLedger(folder) as ledger, ledger.snapshot():
         secret, noted = ledger.fact("secret"), last_noted(ledger.entries(), "data")
     file = read_records(folder, rules)
@@ -127,7 +127,7 @@ def stored_point(folder: Path, digest: str) -> OperatingPoint | None:
 
 
 def _chosen_point(
-    folder: Path, digest: str, task: Classification, said: np.ndarray, labels: np.ndarray, wish: str | None
+    folder: Path, digest: str, task: Task, said: np.ndarray, labels: np.ndarray, wish: str | None
 ) -> OperatingPoint | None:
     """The operating point that is wished for, which is stored, or the stored one."""
     if wish is None:
@@ -158,7 +158,7 @@ def _read_points(folder: Path) -> dict[str, Any]:
 
 def _test_records(folder: Path, rules: Rules, secret: bytes, about: Description) -> TestRecords:
     """Test records of a site, encoded as its models take them."""
-    content, names = read_records(folder, rules).content, about.meaning.task.class_names("A judgement")
+    content = read_records(folder, rules).content
     columns: dict[str, list[str]] = {}
     if content is None:
         raise UserError("Only the app that trains at this site reads its records: let the app judge its models.")
@@ -172,12 +172,11 @@ def _test_records(folder: Path, rules: Rules, secret: bytes, about: Description)
         table = read_table(content.path, written)
         made = Encoding(table, schema, written, "schema").result()
         refuse(str(content.path), made.problems)
-        labels = [schema.label.values[place] for place in made.labels[made.kept]]
-        found = ClientFile(table.path, made.x[made.kept], labels, None, persons=made.kept_persons)
+        found = ClientFile(table.path, made.x[made.kept], made.kept_labels, None, persons=made.kept_persons)
         columns = group_columns({name: list(table.texts(name)) for name in table.columns}, schema, made.kept)
     mask = tested(found, rules, secret)
     columns = {
         name: [value for value, there in zip(values, mask, strict=True) if there] for name, values in columns.items()
     }
     x = np.ascontiguousarray(found.x.reshape(-1, *about.shape))
-    return TestRecords(x[mask], number_labels([found], names)[mask], columns)
+    return TestRecords(x[mask], number_labels([found], about.meaning.task)[mask], columns)

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import log_ndtr, ndtr
 
 from sordino.errors import UserError
 
@@ -36,19 +36,10 @@ def epsilon_of(mu: float, delta: float) -> float:
         return 0.0
     if math.isinf(mu) or delta <= 0:
         return math.inf
-    # Newton's steps on log delta, from an epsilon at which the first term of delta alone is the given one: delta
-    # is no more. As a function of epsilon log delta is concave, so that but for rounding no step comes below the root.
-    epsilon = mu * mu / 2 - mu * float(ndtri(delta))
-    while True:
-        log_first = float(log_ndtr(-epsilon / mu + mu / 2))
-        log_second = epsilon + float(log_ndtr(-epsilon / mu - mu / 2))
-        if log_second >= log_first:  # their difference is smaller than their rounding
-            return epsilon
-        log_delta = log_first + math.log(-math.expm1(log_second - log_first))
-        step = (math.log(delta) - log_delta) * math.exp(log_delta - log_second)
-        epsilon -= max(step, 0.0)
-        if step <= 1e-12 + 1e-13 * epsilon:
-            return max(epsilon, 0.0)
+    # Beyond mu^2/2 the loss is a Gaussian tail: forty standard deviations leave less than any float delta.
+    high = mu * mu / 2 + 40 * mu
+    root = brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-12, rtol=1e-13)
+    return float(root)
 
 
 def mu_of(epsilon: float, delta: float) -> float:

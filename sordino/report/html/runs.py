@@ -18,6 +18,7 @@ from sordino.report.wording import (
     method_name,
     percent,
     protects_nothing,
+    score_of,
     sentences_of,
     with_full_stop,
 )
@@ -25,15 +26,35 @@ from sordino.store.ledger_rows import is_paid_elsewhere
 from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow
 from sordino.study.verdict import PERSONAL, judge_of
-from sordino.tasks.class_metrics import METRICS
+from sordino.tasks import Classification, Regression, Survival
 from sordino.util.formatting import delta_text, finite_or_none
 
-TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
+NAMES = [
+    *Classification.metrics,
+    *Regression.metrics,
+    *(name for name in Survival.metrics if name != "calibration_error"),
+]
+TOLD = {name: name.replace("_", " ") for name in NAMES if name != "one_class"} | {
     "auc": "AUC",
     "majority": "accuracy of always predicting the majority class",
+    "r2": "R²",
+    "rmse": "root mean squared error",
+    "mae": "mean absolute error",
+    "coverage": "coverage of 90 % intervals",
+    "interval_width": "width of 90 % intervals",
+    "constant_rmse": "root mean squared error of always predicting the own mean",
+    "constant_brier": "integrated Brier score of the own Kaplan-Meier curve",
 }
 """Metrics on a page, with their names there."""
-SHORT = {"majority": "majority class"}
+SHORT = {
+    "majority": "majority class",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "coverage": "coverage",
+    "interval_width": "width",
+    "constant_rmse": "RMSE of the mean",
+    "constant_brier": "Brier of the curve",
+}
 """Shorter names for columns of narrow tables."""
 MIXED = {"blend": "blending", "recalibrate": "recalibrating"}
 """Work after the last round on clients' models, by what clients predict with."""
@@ -106,7 +127,8 @@ def _tiles(told: PageContent) -> list[tuple[str, str]]:
     tiles = [(f"epsilon for the {view}", epsilon_words(row.epsilon[view]))]
     if view != "server":
         tiles.append(("epsilon for the server", epsilon_words(row.epsilon["server"])))
-    tested = {"personal": "mean accuracy of personal models", "personal_worst": "accuracy of the worst client"}
+    score = score_of(summary)
+    tested = {"personal": f"mean {score} of personal models", "personal_worst": f"{score} of the worst client"}
     reached = [(what, percent(found.mean)) for name, what in tested.items() if (found := accuracy[name]) is not None]
     return [
         *reached,
@@ -139,7 +161,8 @@ def _each(told: PageContent) -> dict[str, Any] | None:
         or not 1 < len(run.metrics) <= MAX_CLIENTS_COMPARED
     ):
         return None
-    names, known = run.names(), [place for place, name in enumerate(METRICS) if name in TOLD]
+    metrics = tuple(run.summary.metrics or ())
+    names, known = run.names(), [place for place, name in enumerate(metrics) if name in TOLD]
     known = [place for place in known if not np.isnan(run.metrics[:, place]).all()]
     if not known:
         return None
@@ -149,7 +172,7 @@ def _each(told: PageContent) -> dict[str, Any] | None:
         gain = gains.get(names[client])
         points = [] if not gains else ["–" if gain is None else f"{100 * gain:+.1f}"]
         rows.append((names[client], [*(_three(finite_or_none(figures[place])) for place in known), *points]))
-    heads = [SHORT.get(METRICS[place], TOLD[METRICS[place]]) for place in known]
+    heads = [SHORT.get(metrics[place], TOLD[metrics[place]]) for place in known]
     return {"heads": [*heads, *(["gain over training alone, points"] if gains else [])], "rows": rows}
 
 

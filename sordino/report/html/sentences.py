@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from sordino.errors import UserError
@@ -23,7 +25,9 @@ from sordino.report.wording import (
     percent,
     protects_nothing,
     replacement_words,
+    score_of,
 )
+from sordino.store.run_summary import Metric
 from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
@@ -150,6 +154,9 @@ def _accuracy(group: Group) -> str:
         if group.first.summary.deployed:
             return "The sites test their models on records of their own; the accuracies stay there."
         return "Clients have no records to test their models on, so no accuracy is known."
+    metrics = group.first.summary.metrics or {}
+    if group.first.summary.score != "accuracy":
+        return _other_score(group, float(np.mean(own)), float(np.min(worst)), metrics)  # type: ignore[type-var, arg-type]
     reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
     told = f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
     majority = [run.summary.metrics["majority"].mean for run in group.runs if run.summary.metrics]
@@ -158,6 +165,18 @@ def _accuracy(group: Group) -> str:
         return told
     always = percent(float(np.mean(usual)))
     return f"{told} Always saying the class that most of a client's records have is right on {always}."
+
+
+def _other_score(group: Group, own: float, worst: float, metrics: Mapping[str, Metric]) -> str:
+    """Sentences on how well models predict numbers or times."""
+    score = score_of(group.first.summary)
+    told = (
+        f"{score[0].upper()}{score[1:]} is {percent(own)} on average; at the client that is worst off {percent(worst)}."
+    )
+    if "rmse" not in metrics or metrics["rmse"].mean is None or metrics["constant_rmse"].mean is None:
+        return told
+    root, constant = (f"{metrics[name].mean:.4g}" for name in ("rmse", "constant_rmse"))
+    return f"{told} The root mean squared error is {root}; always predicting the own mean gives {constant}."
 
 
 def _cost(group: Group, row: ComparisonRow) -> list[str]:

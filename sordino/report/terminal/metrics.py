@@ -24,6 +24,19 @@ PERCENTS = {
     "auc": "AUC",
 }
 PLAIN = {"log_loss": "log loss (low is good)", "calibration_error": "calibration error (likewise)"}
+OF_OTHERS = {
+    "r2": "R² (share of the variance that is explained)",
+    "rmse": "root mean squared error",
+    "constant_rmse": "  always the own mean",
+    "mae": "mean absolute error",
+    "coverage": "share of records inside the 90 % interval",
+    "interval_width": "width of the 90 % interval",
+    "concordance": "concordance (Harrell)",
+    "integrated_brier": "integrated Brier score (low is good)",
+    "constant_brier": "  always the own Kaplan-Meier curve",
+}
+"""Metrics of tasks without classes."""
+WORDS = {**PERCENTS, **PLAIN, **OF_OTHERS}
 OF_CLIENTS = {
     "accuracy": Column("accuracy"),
     "majority": Column("majority", 3),
@@ -32,6 +45,15 @@ OF_CLIENTS = {
     "auc": Column("AUC", 1),
     "log_loss": Column("log loss", 4),
     "calibration_error": Column("calibration", 5),
+    "r2": Column("R²"),
+    "rmse": Column("RMSE", 1),
+    "mae": Column("MAE", 2),
+    "coverage": Column("coverage", 3),
+    "interval_width": Column("width", 4),
+    "constant_rmse": Column("RMSE of mean", 5),
+    "concordance": Column("concordance"),
+    "integrated_brier": Column("Brier", 1),
+    "constant_brier": Column("Brier of curve", 4),
 }
 
 
@@ -41,9 +63,9 @@ def metrics_table(metrics: Mapping[str, Metric], positive: str | None) -> Table:
     table = Table("each client's own model", *heads, box=None, padding=(0, 2, 0, 0))
     for place in range(1, 5):
         table.columns[place].justify = "right"
-    for name, words in {**PERCENTS, **PLAIN}.items():
-        figure = metrics[name]
-        if not figure.clients:
+    for name, words in WORDS.items():
+        figure = metrics.get(name)
+        if figure is None or not figure.clients:
             continue
         of = f" of {positive!r}" if name == "recall" else ""
         over_clients = [_figure(name, value) for value in (figure.mean, figure.worst_tenth)]
@@ -55,8 +77,8 @@ def own_metrics(metrics: Mapping[str, float | None], positive: str | None) -> Ta
     """Table of one client's metrics."""
     table = Table("on this site's own test records", "", box=None, padding=(0, 2, 0, 0))
     table.columns[1].justify = "right"
-    for name, words in {**PERCENTS, **PLAIN}.items():
-        if metrics[name] is not None:
+    for name, words in WORDS.items():
+        if metrics.get(name) is not None:
             table.add_row(words + (f" of {positive!r}" if name == "recall" else ""), _figure(name, metrics[name]))
     return table
 
@@ -70,8 +92,17 @@ JUDGED = {
     "calibration": "probability of {positive!r} too high by",
     "calibration_error": "calibration error (low is good)",
     "log_loss": "log loss (low is good)",
+    "r2": "R² (share of the variance that is explained)",
+    "rmse": "root mean squared error",
+    "mae": "mean absolute error",
+    "bias": "predictions too high by",
+    "coverage": "share of records inside the 90 % interval",
+    "concordance": "concordance (Harrell)",
+    "events": "probability of the event too high by",
 }
-IN_PERCENT = ("accuracy", "recall", "precision", "specificity", "calibration")
+IN_UNITS = ("rmse", "mae", "bias", "interval_width", "constant_rmse")
+"""Figures in the unit of what is predicted."""
+IN_PERCENT = ("accuracy", "recall", "precision", "specificity", "calibration", "coverage", "events")
 
 
 def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this site's own test records") -> Table:
@@ -83,6 +114,8 @@ def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this s
         table.columns[place].justify = "right"
     first = next(iter(models.values()))
     for name, words in JUDGED.items():
+        if name not in first["figures"]:
+            continue
         found = [one["figures"][name] for one in models.values()]
         if "{positive" in words and first["positive"] is None:
             continue
@@ -95,7 +128,7 @@ def figure_with_interval(name: str, figure: Mapping[str, float] | None) -> tuple
     """A figure of a judgement and its 95 % interval, as they are printed."""
     if figure is None:
         return "too few", ""
-    form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
+    form = "{:.4g}" if name in IN_UNITS else "{:.1%}" if name in IN_PERCENT else "{:.3f}"
     return form.format(figure["value"]), f"{form.format(figure['low'])} to {form.format(figure['high'])}"
 
 
@@ -143,7 +176,8 @@ def judgement_report(found: SiteJudgement) -> RenderableType:
     models = {"own": own} | ({} if found.shared is None else {"shared": found.shared.to_dict()})
     rare = "" if found.own.positive is None else f", {found.own.classes[found.own.positive]} {found.own.positive!r}"
     head = Text(f"{found.site}, run {found.run}: {found.own.records} test records{rare}", style="bold")
-    parts: list[RenderableType] = [head, "", judged_table(models), "", confusion_table(own)]
+    parts: list[RenderableType] = [head, "", judged_table(models)]
+    parts += ["", confusion_table(own)] if own["classes"] else []
     if found.own.threshold is not None:
         parts.append(Text(f"{found.own.positive!r} is predicted from a probability of {found.own.threshold:.3f} on."))
     worst = found.own.worst
@@ -166,16 +200,20 @@ def judgement_report(found: SiteJudgement) -> RenderableType:
 
 def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:
     """Table of each client's metrics; a star marks models that predict the same class for all records."""
-    told = {name: column for name, column in OF_CLIENTS.items() if name != "recall" or positive is not None}
+    there = [name for name in OF_CLIENTS if any(name in row for row in rows)]
+    told = {name: OF_CLIENTS[name] for name in there if name != "recall" or positive is not None}
+    starred = any("one_class" in row for row in rows)
     cells = [
-        [row["client"] + ("*" if row["one_class"] else ""), *(_figure(name, row[name]) for name in told)]
+        [row["client"] + ("*" if row.get("one_class") else ""), *(_figure(name, row[name]) for name in told)]
         for row in rows
     ]
-    title = "each client on its own test records; * predicts the same class for all"
+    title = "each client on its own test records" + ("; * predicts the same class for all" if starred else "")
     return Fitting([Column("client", left=True), *told.values()], cells, title)
 
 
 def _figure(name: str, value: float | None) -> str:
     if value is None:
         return terminal_text("–")
-    return f"{value:.1%}" if name in PERCENTS and name != "auc" else f"{value:.3f}"
+    if name in IN_UNITS:
+        return f"{value:.4g}"
+    return f"{value:.1%}" if name in (*PERCENTS, "coverage") and name != "auc" else f"{value:.3f}"

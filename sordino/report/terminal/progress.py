@@ -35,6 +35,9 @@ PERSONAL = "personal"
 BLENDS = {"blend": ("blending", "blended"), "recalibrate": ("recalibrating", "recalibrated")}
 """By the value of `personal`, words for what clients do with their models when the rounds are over, and have done."""
 
+ERRORS = "measuring the errors of"
+"""Words for what clients do at the end where they predict numbers with the method's own models."""
+
 
 @functools.cache
 def error_console() -> Console:
@@ -97,7 +100,7 @@ class _Bar:
 
     def blending(self, done: int, clients: int) -> None:
         self._progress.update(
-            self._task, description=f"{self._name}, {self._known.doing}", completed=done, total=clients, parts=[]
+            self._task, description=f"{self._name}, {self._known.ending}", completed=done, total=clients, parts=[]
         )
 
     def end(self, personal: float | None = None) -> None:
@@ -178,7 +181,7 @@ class _Log:
 
     def blending(self, done: int, clients: int) -> None:
         if not done:
-            self._say(f"{self._known.doing} the models of {clients} clients")
+            self._say(f"{self._known.ending} the models of {clients} clients")
 
     def end(self, personal: float | None = None) -> None:
         if self._last and self._known.done:  # else the last round told it
@@ -217,7 +220,7 @@ class _Cell:
         self._bar.show(report.round + 1, self._known.parts(report))
 
     def blending(self, done: int, clients: int) -> None:
-        self._bar.show(self._rounds, [f"{self._known.doing}, {done} of {clients} clients"])
+        self._bar.show(self._rounds, [f"{self._known.ending}, {done} of {clients} clients"])
 
     def end(self, personal: float | None = None) -> None:
         if self._known.done:
@@ -282,6 +285,7 @@ class Known:
 
     def __init__(self, personal: str = "own") -> None:
         self.doing, self.done = BLENDS.get(personal, ("", ""))
+        self.ending = self.doing or ERRORS
         self._epsilon, self._round = math.nan, -1
 
     @classmethod

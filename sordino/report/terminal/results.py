@@ -14,6 +14,7 @@ from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.metrics import evaluation_table, metrics_table
 from sordino.report.wording import (
+    SCORES,
     UNPROTECTED,
     accuracy_source,
     against_words,
@@ -25,6 +26,7 @@ from sordino.report.wording import (
     percent,
     protects_nothing,
     replacement_words,
+    score_of,
     with_full_stop,
 )
 from sordino.util.formatting import delta_text
@@ -40,7 +42,7 @@ OBSERVERS: dict[View, str] = {
     "server": "sees every message",
 }
 OF_SECURE_SUM = "with all other sites; alone it sees sums"
-"""What the server of a deployment sees whose messages were added up by a secure sum."""
+"""View of the server of a deployment whose messages were added up by a secure sum."""
 
 MIXED = {
     "blend": "the blend (personal models)",
@@ -84,7 +86,7 @@ def views_table(
 def run_report(summary: Summary, store: str) -> RenderableType:
     """Report on one run."""
     accuracy = summary.accuracy
-    table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
+    table = Table(f"{score_of(summary)} (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
     table.add_row("personal models, after training", percent(accuracy["personal"]))
     table.add_row("  worst client", percent(accuracy["personal_worst"]))
     if accuracy["start"] is not None:
@@ -95,7 +97,12 @@ def run_report(summary: Summary, store: str) -> RenderableType:
         beside += [metrics_table(summary.metrics, summary.positive), ""]
     if summary.evaluation is not None:
         beside += [evaluation_table(summary.evaluation, summary.unit.record_level), ""]
-    beside += [] if summary.mixture is None else [*_mixture_parts(summary.mixture), ""]
+    if summary.curve is not None:
+        told = Table("all training records (Kaplan and Meier, with noise)", "", box=None, padding=(0, 2, 0, 0))
+        for name, value in summary.curve.items():
+            told.add_row(name, percent(value))
+        beside += [told, ""]
+    beside += [] if summary.mixture is None else [*_mixture_parts(summary.mixture, score_of(summary)), ""]
     head = (
         f"{summary.run}: {summary.called} ({_mode(summary)}), {summary.rounds} rounds, "
         f"{summary.clients} clients, {summary.parameters:,} parameters, {summary.seconds:.1f} s"
@@ -128,9 +135,9 @@ def _mode(summary: Summary) -> str:
     return summary.variant if summary.privacy == "dp" else f"{summary.variant}, without privacy"
 
 
-def _mixture_parts(mixture: MixtureFigures) -> list[RenderableType]:
+def _mixture_parts(mixture: MixtureFigures, score: str) -> list[RenderableType]:
     """Table of what clients predict with beside each of its members, and who gains by it."""
-    table = Table("predicting with", "accuracy", "worst tenth", box=None, padding=(0, 2, 0, 0))
+    table = Table("predicting with", score, "worst tenth", box=None, padding=(0, 2, 0, 0))
     for name in mixture.accuracy:
         table.add_row(MIXED[name], percent(mixture.accuracy[name]), percent(mixture.worst_tenth[name]))
     counts = mixture.against_local
@@ -170,7 +177,7 @@ def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -
     spread = f"mean ± spread over {seeds} seeds" if seeds > 1 else "one seed"
     binary, begun = (any(found) for found in ([row.auc for row in rows], [row.accuracy["start"] for row in rows]))
     auc = " and area under the curve (AUC)" if binary else ""
-    title = f"accuracy in %{auc} ({spread}), then epsilon for each observer"
+    title = f"{SCORES[rows[0].score]} in %{auc} ({spread}), then epsilon for each observer"
     columns = [
         Column("method", left=True),
         *(Column("budget" if key == "epsilon" else key, left=True) for key in sweep),
