@@ -219,3 +219,13 @@ def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
     assert found["clients"] == 1
     with pytest.raises(UserError, match="drop cannot be 'age': write a list in brackets"):
         sordino.run(data=tmp_path / "files", drop="age")
+
+
+def test_arrays_with_large_numbers_are_told(tmp_path: Path) -> None:
+    """Columns of tables are scaled by their ranges; arrays are taken as they stand."""
+    large = X.copy()
+    large[7, 2] = -101
+    found = sordino.run(data={"a": (large, Y)}, store=tmp_path, **KEYS)
+    assert any(note.startswith("Not scaled: x[:, 2] (beyond 100,") for note in found["not_covered"])
+    small = sordino.run(data={"a": (X, Y)}, store=tmp_path, **KEYS)
+    assert not any("Not scaled" in note for note in small["not_covered"])
