@@ -400,3 +400,10 @@ def test_places_on_axes() -> None:
     assert axis.ticks() == [1, 2, 5, 10, 20, 50, 100]
     assert scales.spread_out([5, 5, 6], 10, 0, 100) == [5, 15, 25]
     assert scales.spread_out([98, 99], 10, 0, 100) == [90, 100]
+
+
+def test_curves_before_blending_say_so(tmp_path: Path) -> None:
+    keys: dict[str, Any] = QUICK_KEYS | {"store": tmp_path / "store", "method": "dp-fedavg"}
+    blended, own = (sordino.run(**keys, personal=kind)["run"] for kind in ("blend", "own"))
+    assert "Curves of personal models show them before blending;" in page(tmp_path / "store", blended).text
+    assert "Curves of personal models" not in page(tmp_path / "store", own).text
