@@ -80,7 +80,8 @@ def run(
         progress: Whether a progress bar is shown; by default in notebooks only.
         keys: Keys of an experiment file, such as `data`, `method`, `epsilon`, `rounds`, `set`. `data` may also be
             records: a dictionary `{client: (x, y)}`, arrays `(x, y)` or `(x, y, x_test, y_test)`, a torch data set of
-            pairs, or a Hugging Face data set. They are written into the store, where a resumed run finds them.
+            pairs, or a Hugging Face data set; `{"x": x, "y": y, "person": codes}` in the place of a pair names persons,
+            with `person="person"`. They are written into the store, where a resumed run finds them.
     """
     prepared = prepare(_experiment(experiment, keys))
     where = contextlib.nullcontext((on_this_machine, "")) if cluster is None else hosting(cluster, prepared)

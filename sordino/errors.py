@@ -67,7 +67,7 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     """
     names = sorted(known)
     lower = {name.lower(): name for name in reversed(names)}
-    near = difflib.get_close_matches(given.lower(), list(lower), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(given.lower(), list(lower), n=1, cutoff=0.6)
     more = f" and {len(names) - MAX_NAMES_LISTED} more" if len(names) > MAX_NAMES_LISTED else ""
     hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are: {', '.join(names[:MAX_NAMES_LISTED])}{more}."
     if not given.strip():

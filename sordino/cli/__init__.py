@@ -133,7 +133,9 @@ def _run_command() -> NoReturn:
         _end(str(stop))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except SystemExit as error:  # no command ends so
+    except SystemExit as error:  # no command ends so, but rich does where nobody reads on
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None
         _refuse(f"Code of your own ended the program (SystemExit: {error}): let it raise an error that says why.")
     except BrokenPipeError:
         raise

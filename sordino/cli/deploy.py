@@ -120,6 +120,7 @@ def deploy(
         with ready as found, progress_display(as_json) as display, _naming_command("deploy"):
             result = found.run(display.run(None, found.rounds), tell)
     show_result(result, found.store, as_json)
+    tell(f"The trial's sites are in {found.folders[0].parent}; sordino site status '{found.folders[0]}' shows one.")
 
 
 @serve_commands.command()

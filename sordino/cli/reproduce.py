@@ -154,6 +154,8 @@ def _headlines(
             write_whole(output, headlines.insert(rows, written))
     if as_json:
         typer.echo(json.dumps({"rows": [row.to_dict() for row in rows]}))
+    elif output is None and index:
+        typer.echo(headlines.page(rows))
     elif output is None:
         _show_headlines(rows)
     else:

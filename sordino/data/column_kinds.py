@@ -293,10 +293,24 @@ def note_unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:
     large = [
         name for name, column in schema.inputs().items() if isinstance(column, NumberColumn) and largest[name] > LARGE
     ]
-    if not large:
+    return _unscaled(large, f"give public ranges in a schema (`sordino data schema {folder}`)")
+
+
+def note_unscaled_arrays(x: np.ndarray) -> list[str]:
+    """A sentence that names columns of arrays with numbers too large for a network to learn from, by their places;
+    none where all are small, or a record is no row. Which columns these are was read from the records `x`."""
+    if x.ndim != 2:
         return []
-    shown = ", ".join(large[:5]) + (f" and {len(large) - 5} more" if len(large) > 5 else "")
+    large = np.flatnonzero(np.abs(x).max(axis=0, initial=0.0) > LARGE).tolist()
+    return _unscaled([f"x[:, {place}]" for place in large], "scale the arrays of all clients alike, by public ranges")
+
+
+def _unscaled(columns: Sequence[str], advice: str) -> list[str]:
+    """Sentence on columns with large numbers, and what to do about them; none where there are no such columns."""
+    if not columns:
+        return []
+    shown = ", ".join(columns[:5]) + (f" and {len(columns) - 5} more" if len(columns) > 5 else "")
     return [
         f"Not scaled: {shown} (beyond {LARGE:g}, as the clients' records show). Networks learn badly from such "
-        f"numbers: give public ranges in a schema (`sordino data schema {folder}`)."
+        f"numbers: {advice}."
     ]

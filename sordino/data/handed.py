@@ -20,13 +20,16 @@ from typing import Any
 import numpy as np
 
 from sordino.data.federate import usual_names
+from sordino.data.own import PERSON_ARRAY
 from sordino.data.partition import NOBODY, deal, parse
 from sordino.data.sequences import TOKENS
-from sordino.errors import FAILURES, UserError, quoted, writing
+from sordino.errors import FAILURES, UserError, quoted, unknown, writing
 from sordino.tasks import Classification, Regression, Task
 
 Arrays = dict[str, np.ndarray]
-"""Arrays of an NPZ file of one client: x and y, and perhaps x_test and y_test."""
+"""Arrays of an NPZ file of one client: x and y, and perhaps x_test, y_test and codes of persons."""
+NAMES = ("x", "y", "x_test", "y_test", PERSON_ARRAY, f"{PERSON_ARRAY}_test")
+"""Names of the arrays of one client that are handed over by name."""
 MOST_CLASSES = 100
 """More different numbers with decimals than this are dealt by tenths of them, not by their values."""
 EVERYBODY = "everybody"
@@ -34,8 +37,8 @@ EVERYBODY = "everybody"
 SPLITS = {"train", "test", "validation"}
 ACCEPTED = (
     "data is the name of a data set or a folder, a dictionary {client: (x, y)}, a pair of arrays (x, y), or (x, y, "
-    "x_test, y_test), an array of whole numbers with a sequence of tokens in each row, a torch data set of pairs, or a "
-    "Hugging Face data set"
+    "x_test, y_test), for one client also a dictionary of these arrays by name, an array of whole numbers with a "
+    "sequence of tokens in each row, a torch data set of pairs, or a Hugging Face data set"
 )
 
 
@@ -143,6 +146,8 @@ def _arrays_of(data: Any, where: str, label: str) -> Arrays:
     """Arrays of one set of records."""
     if _has_columns(data):
         return _checked(_from_columns(data, where, label), where)
+    if isinstance(data, Mapping):
+        return _from_names(data, where)
     if isinstance(data, Sequence) and not isinstance(data, str) and len(data) in (2, 4):
         names = ("x", "y", "x_test", "y_test")
         return _checked(
@@ -155,6 +160,20 @@ def _arrays_of(data: Any, where: str, label: str) -> Arrays:
     if hasattr(data, "__iter__") and not hasattr(data, "__len__"):
         raise UserError(f"{where} is a stream without a length: collect its records into arrays first.")
     raise UserError(f"{where} is of type {type(data).__name__}: {ACCEPTED}.")
+
+
+def _from_names(data: Mapping[Any, Any], where: str) -> Arrays:
+    """Arrays that are handed over by the names that they have in an NPZ file, so that persons may be among them."""
+    for name in data:
+        if name not in NAMES:
+            raise unknown(f"array of {where} named", str(name), NAMES)
+    if not {"x", "y"} <= set(data):
+        raise UserError(f"{where} needs the arrays 'x' and 'y'; it has: {', '.join(map(str, data)) or 'none'}.")
+    arrays = _checked({name: _array(one, f"{name} of {where}") for name, one in data.items()}, where)
+    for code, of in ((PERSON_ARRAY, "x"), (f"{PERSON_ARRAY}_test", "x_test")):
+        if code in arrays and len(arrays[code].reshape(-1)) != len(arrays.get(of, ())):
+            raise UserError(f"{code} of {where} must have one code for each record of {of}.")
+    return arrays
 
 
 def _from_pairs(data: Any, where: str) -> Arrays:
@@ -238,7 +257,9 @@ def _stack(values: list[np.ndarray], where: str) -> np.ndarray:
 def _checked(arrays: Arrays, where: str) -> Arrays:
     """Arrays whose records are finite numbers in rows, with one target each."""
     for x_name, y_name in (("x", "y"), ("x_test", "y_test")):
-        if x_name not in arrays:
+        if x_name not in arrays or y_name not in arrays:
+            if x_name in arrays or y_name in arrays:
+                raise UserError(f"{where} has only one of {x_name} and {y_name}; give both or neither.")
             continue
         x, y = arrays[x_name], arrays[y_name]
         if x.dtype.kind not in "biuf":

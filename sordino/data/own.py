@@ -23,6 +23,7 @@ from sordino.data.column_kinds import (
     note_ranges_read,
     note_scaled_apart,
     note_unscaled,
+    note_unscaled_arrays,
     plain_schema,
     present_values,
     round_outwards,
@@ -159,8 +160,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     check_agreement(together)
     task, observed = find_task(together, schema, how)
     x = together[0].x if len(together) == 1 else np.concatenate([file.x for file in together])
-    if schema is not None:
-        counted += note_unscaled(schema, x, folder)
+    counted += note_unscaled_arrays(x) if schema is None else note_unscaled(schema, x, folder)
     if how.shape is None and x.ndim == 2:
         counted += note_scaled_apart([file.path.stem for file in together], [file.x for file in together])
     undeclared = how.labels is None and how.schema is None and how.kind == Classification.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from sordino.data.dataset import Dataset
 from sordino.data.federate import fingerprint
 from sordino.data.formats import quote
 from sordino.data.own import Reading, read_own
-from sordino.errors import UserError, unknown
+from sordino.errors import UserError, quoted, unknown
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 """Folder of Debian's package dataset-fashion-mnist."""
@@ -210,6 +211,10 @@ def data_folder(data_dir: Path | None) -> Path:
 def source(name: str) -> DataSource:
     """The known data set of that name."""
     if name not in SOURCES:
+        folders = [path.name for path in Path().iterdir() if path.is_dir()]
+        near = difflib.get_close_matches(name, folders, n=1, cutoff=0.7)
+        if near and not difflib.get_close_matches(name.lower(), SOURCES, n=1, cutoff=0.7):
+            raise UserError(f"There is no data set or folder {quoted(name)}; did you mean the folder {near[0]!r}?")
         raise unknown("data set", name, SOURCES)
     return SOURCES[name]
 

@@ -212,6 +212,11 @@ class Experiment(BaseModel):
     _ungiven: frozenset[str] = PrivateAttr(default=frozenset())
     """Those keys for which data may recommend other values, and which nobody gave."""
 
+    @field_validator("data", mode="before")
+    @classmethod
+    def _name_of(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
     @field_validator("set", mode="before")
     @classmethod
     def _dotted(cls, value: Any) -> Any:
@@ -601,5 +606,12 @@ def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
     key = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
         return unknown("key", key, KEYS)
+    if key == "columns" and isinstance(values.get(key), Mapping):
+        return UserError(
+            "`columns` is a table, as in a schema: name that file with --schema, or with the key `schema` of an "
+            "experiment."
+        )
     hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
+    if problem["type"] == "tuple_type":
+        return UserError(f"{key} cannot be {quoted(values.get(key))}: write a list in brackets.")
     return UserError(f"{key} cannot be {quoted(values.get(key))}: {pydantic_message(problem).lower()}.{hint}")

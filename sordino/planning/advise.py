@@ -73,7 +73,8 @@ def advise(situation: Situation) -> Advice:
     reasons += [*warnings, *unusual_budget(situation.epsilon)]
     candidates = [chosen.contender, *chosen.others]
     gain = situation.gain if situation.few_sites else None
-    return Advice(level or "none", chosen.method, list(chosen.settings), reasons, feasible, candidates, gain)
+    unit = Unit.PERSON if level is Unit.RECORD and situation.persons is not None else level
+    return Advice(unit or "none", chosen.method, list(chosen.settings), reasons, feasible, candidates, gain)
 
 
 def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
@@ -264,7 +265,7 @@ def _level_reasons(situation: Situation, level: Level) -> list[str]:
         whom = "single records" if situation.persons is None else "persons"
         return [
             f"Protect {whom}: {few[0].lower()}{few[1:]} With {_all_records(situation)} {single} "
-            f"can be trained under a promise to each record, {against}.",
+            f"can be trained under a promise to each {'record' if situation.persons is None else 'person'}, {against}.",
             "This is right where a client is an institution with the records of many people. Where all records of a "
             "client are one person's, it promises that person little: train alone then.",
             rows_words({}) if situation.persons is None else person_words(situation.persons.max_sites),
@@ -299,7 +300,8 @@ def _all_records(situation: Situation) -> str:
     """Number of records that sums are over: of all clients, where it is known."""
     if situation.total is None:
         return f"{_records(situation)} at each of them"
-    return f"{situation.total:,} training records in all ({situation.records:,} at the client in the middle)"
+    whose = "training records" if situation.persons is None else "persons to train on"
+    return f"{situation.total:,} {whose} in all ({situation.records:,} at the client in the middle)"
 
 
 def _network_words(situation: Situation) -> str:

@@ -208,14 +208,22 @@ def utility_of(summary: Summary) -> list[str]:
             f"The integrated Brier score is {score:.3f} in the mean over clients (low is good; of each client's own "
             f"Kaplan-Meier curve, {constant:.3f})."
         )
-    for name, word in (("auc", "the area under the curve (AUC)"), ("balanced_accuracy", "the balanced accuracy")):
+    for name, word, tell in (
+        ("auc", "the area under the curve (AUC)", _score),
+        ("balanced_accuracy", "the balanced accuracy", percent),
+    ):
         metric = (summary.metrics or {}).get(name)
         if metric is not None and metric.mean is not None:
             figures.append(
-                f"In the mean over clients {word} is {percent(metric.mean)}, and {percent(metric.worst_tenth)} for the "
+                f"In the mean over clients {word} is {tell(metric.mean)}, and {tell(metric.worst_tenth)} for the "
                 "tenth of the clients that is worst off."
             )
     return [*figures, accuracy_source(summary), NO_SUBGROUPS]
+
+
+def _score(value: float | None) -> str:
+    """Area under the curve as tables have it."""
+    return "–" if value is None else f"{value:.3f}"
 
 
 def utility_of_clients(summary: Summary, store: Store) -> list[list[str]]:

@@ -290,9 +290,12 @@ def _reported(experiment: Experiment, methods: Sequence[str], seeds: int) -> ran
     return range(experiment.seed, experiment.seed + seeds)
 
 
-def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_from: View) -> Comparison:
+def side_by_side(
+    results: Mapping[str, list[Summary]], store: Store, protect_from: View, judge: Judge = PERSONAL
+) -> Comparison:
     """Compare finished runs of a store; those of each method, under its name, differ by their seeds alone."""
-    return _comparison([_row(name, {}, found, store) for name, found in results.items()], store, protect_from, {})
+    rows = [_row(name, {}, found, store) for name, found in results.items()]
+    return _comparison(rows, store, protect_from, {}, judge)
 
 
 def _best_first(rows: list[ComparisonRow], sweep: Sweep, judge: Judge) -> list[ComparisonRow]:

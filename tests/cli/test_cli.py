@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -473,3 +474,16 @@ def test_a_curve_is_fitted_with_partition_delta_workers_and_progress(tmp_path: P
     assert "best threshold 0.5" in outcome.err
     kept = [row.configuration for row in Store(tmp_path / "store").all()]
     assert {(row["partition"], row["delta"], row["workers"]) for row in kept} == {("dirichlet:5", 1e-6, 1)}
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """As in `sordino explain epsilon | head`: rich turns the closed pipe into a SystemExit."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "sordino", "explain", "epsilon"], stdout=write, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(write)
+    assert (ended.returncode, ended.stderr) == (1, b"")

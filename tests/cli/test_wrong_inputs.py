@@ -56,6 +56,8 @@ class Hook(DPFedAvg):
         sys.exit(0)
 """
 FILES = {
+    ("schemas", "s.toml"): '[columns.x]\nkind = "number"\n',
+    ("site-0", "site.toml"): "",
     ("own", "a.csv"): "x,sex,label\n1,m,0\n2,f,1\n",
     ("bare", "a.csv"): "x,label\n",
     ("alone", "a.csv"): "label\n0\n1\n",
@@ -294,6 +296,10 @@ WRONG: list[tuple[str, int, str]] = [
     ("data normalise own --schema=none.toml", 2, "There is no schema none.toml"),
     ("deploy none.toml --local=3", 2, "There is no experiment file none.toml"),
     ("site status nowhere", 2, "nowhere"),
+    ("site status .", 2, ". is no site, but has sites in it: name one, as in 'site-0'."),
+    ("run schemas/s.toml", 2, "`columns` is a table, as in a schema: name that file with --schema"),
+    ("run --data=pipez", 2, "There is no data set or folder 'pipez'; did you mean the folder 'pipes'?"),
+    ("run --model=linear", 2, "There is no model 'linear'; known are: "),
     ("serve add none.pub", 2, "server has no server.key: `sordino serve init"),
     ("join nowhere --server=localhost:1 --ca=x.pem", 2, "There is no certificate x.pem"),
 ]

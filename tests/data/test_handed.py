@@ -184,3 +184,48 @@ def test_wrong_rules_are_refused(rule: str, sentence: str) -> None:
 def test_too_large_a_minimum_is_refused() -> None:
     with pytest.raises(UserError, match="need 100 records, but there are 60"):
         sordino.partition((X, Y), "iid,min=20", clients=5)
+
+
+def test_arrays_by_name_may_name_persons(tmp_path: Path) -> None:
+    """Three codes for each ten records: the run protects persons, of whom fewer are trained on than records."""
+    codes = np.arange(30) // 3
+    clients = {
+        name: {"x": X[at : at + 30], "y": Y[at : at + 30], "person": codes} for name, at in (("a", 0), ("b", 30))
+    }
+    keys = KEYS | {"method": "dp-fedsgd", "person": "person"}
+    found = sordino.run(data=clients, store=tmp_path, **keys)
+    assert found["unit"] == "person"
+    assert sorted(take(clients).clients["a"]) == ["person", "x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x": X, "label": Y}, "no array of client 'a' named 'label'; known are"),
+        ({"x": X}, "client 'a' needs the arrays 'x' and 'y'; it has: x."),
+        ({"x": X, "y": Y, "person": Y[:3]}, "person of client 'a' must have one code for each record of x"),
+        ({"x": X, "y": Y, "x_test": X}, "client 'a' has only one of x_test and y_test"),
+    ],
+)
+def test_wrong_arrays_by_name_are_refused(arrays: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        take({"a": arrays})
+
+
+def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    np.savez(tmp_path / "files" / "a.npz", x=X, y=Y)
+    found = sordino.run(data=tmp_path / "files", store=tmp_path / "store", **KEYS)
+    assert found["clients"] == 1
+    with pytest.raises(UserError, match="drop cannot be 'age': write a list in brackets"):
+        sordino.run(data=tmp_path / "files", drop="age")
+
+
+def test_arrays_with_large_numbers_are_told(tmp_path: Path) -> None:
+    """Columns of tables are scaled by their ranges; arrays are taken as they stand."""
+    large = X.copy()
+    large[7, 2] = -101
+    found = sordino.run(data={"a": (large, Y)}, store=tmp_path, **KEYS)
+    assert any(note.startswith("Not scaled: x[:, 2] (beyond 100,") for note in found["not_covered"])
+    small = sordino.run(data={"a": (X, Y)}, store=tmp_path, **KEYS)
+    assert not any("Not scaled" in note for note in small["not_covered"])

@@ -12,6 +12,7 @@ import pytest
 from helpers import command, refused
 from measured import FIXED, LATER, LOCAL, MEASURED, QUANTILE, RECORD
 
+from sordino.data.schema import PersonRules
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.planning.advise import CHOICES, advise, stand_in
@@ -119,6 +120,16 @@ def test_tables_at_a_few_sites_are_advised_to_share_noise() -> None:
     assert "whose noise the clients share" in told
     assert advise(replace(hospitals, clients=60)).method != "dp-fedsgd", "measured for at most 50 sites"
     assert advise(replace(hospitals, records=10)).method != "dp-fedsgd", "and for at least 20 records"
+
+
+def test_persons_are_protected_in_every_sentence() -> None:
+    hospitals = Situation(4, 150, 1, 22, delta=1e-5, table=True, rare=200, total=600)
+    found = advise(replace(hospitals, persons=PersonRules("patient", 8, 1)))
+    told = " ".join(found.advice)
+    assert found.level == "person"
+    assert "600 persons to train on in all (150 at the client in the middle)" in told
+    assert "under a promise to each person" in told
+    assert "under a promise to each record" in " ".join(advise(hospitals).advice)
 
 
 def test_tables_that_gain_nothing_are_told_so() -> None:

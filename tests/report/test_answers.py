@@ -48,7 +48,9 @@ def told(*rows: ComparisonRow, alone: Sequence[float] = (), **more: Any) -> Page
     _, differences = verdicts(rows, "outsider")
     return cast(
         PageContent,
-        SimpleNamespace(groups=groups, comparison=SimpleNamespace(rows=list(rows), differences=differences)),
+        SimpleNamespace(
+            groups=groups, comparison=SimpleNamespace(rows=list(rows), differences=differences), verdict=[]
+        ),
     )
 
 
@@ -192,3 +194,9 @@ def test_without_a_limit_a_budget_ends_at_a_power_of_two() -> None:
     assert ">64<" in charts.budget(49.9, None, "t")
     assert ">8<" in charts.budget(0.0, None, "t")
     assert 'class="spent"' in charts.budget(49.9, None, "t")
+
+
+def test_the_figure_that_the_user_judges_by_comes_first() -> None:
+    page = told(LOCAL, BEST, BAD)
+    page.verdict[:] = ["near has the best area under the curve, 0.990.", "near against good: better."]
+    assert answer(page).startswith("near has the best area under the curve, 0.990. good has the best personal accuracy")

@@ -230,6 +230,16 @@ def test_a_comparison_finds_its_store(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "are not those of old.json" in refused("report", "old.json"), "a comparison that names no store"
 
 
+def test_a_comparison_that_was_judged_by_another_figure_says_so_first(store: Path) -> None:
+    rows = [{"method": name, "runs": [f"{name}-digits-{number}"]} for name, number in (("local", 1), ("dp-fedavg", 2))]
+    path = store.parent / "judged.json"
+    path.write_text(json.dumps({"rows": rows, "store": str(store), "judge": "worst-tenth"}))
+    judged = page(store, path).text
+    assert "accuracy of the worst tenth" in judged
+    path.write_text(json.dumps({"rows": rows, "store": str(store), "judge": "personal"}))
+    assert "accuracy of the worst tenth" not in page(store, path).text
+
+
 @pytest.mark.parametrize("accuracy", [None, [], "high", {"personal": None}, {"personal": {"mean": "high"}}])
 def test_a_row_without_figures_is_no_obstacle(accuracy: object, store: Path) -> None:
     path = store.parent / "odd.json"
@@ -278,7 +288,7 @@ def test_record_level_and_bare_runs_have_pages(store: Path) -> None:
     read = page(store, "pac-dp-digits-6")
     assert "one record that is replaced by another epsilon is" in read.text.lower()
     assert "Threshold for a client's budget" in read.text
-    assert "Noise on update, over what one record can do" in read.text
+    assert "Each client's noise on update, over what one record can do" in read.text
     read = page(store, "fedavg-digits-7")
     assert "Epsilon is infinite: something left" in read.text
     assert "FedAvg sends each client's update as it is" in read.text

@@ -389,6 +389,11 @@ def read_rules(folder: Path) -> SitePolicy:
     try:
         rules = Rules(**read_toml(path))
     except FileNotFoundError as error:
+        within = sorted(str(path.parent) for path in folder.glob(f"*/{FILE}"))
+        if within:
+            raise UserError(
+                f"{folder} is no site, but has sites in it: name one, as in {quoted(within[0])}."
+            ) from error
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.") from error
     except ValidationError as error:
         missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]

@@ -23,7 +23,7 @@ def answer(told: PageContent) -> str:
     """First sentence of the page."""
     if len(told.groups) == 1:
         return _answer_of_run(told.groups[0], told.comparison.rows[0])
-    return " ".join(_answers_of_units(told))
+    return " ".join([*told.verdict[:1], *_answers_of_units(told)])
 
 
 def forest(told: PageContent) -> list[Markup]:

@@ -24,6 +24,7 @@ from sordino.report.html.audits import audit_context, is_audit
 from sordino.store.run_summary import Summary
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.study.compare import Comparison, side_by_side
+from sordino.study.verdict import PERSONAL, Judge
 from sordino.trained.models import Description, load_models
 from sordino.util.files import read_text
 
@@ -123,10 +124,12 @@ class PageContent:
     comparison: Comparison
     audits: list[dict[str, Any]]
     store: Path
+    verdict: list[str]
+    """Verdict by the figure that the user chose to judge by; that of `comparison` is always by personal accuracy."""
 
 
-def gather(names: Sequence[str], store: Store) -> PageContent:
-    """Read finished runs by their names, grouped by method."""
+def gather(names: Sequence[str], store: Store, judge: Judge = PERSONAL) -> PageContent:
+    """Read finished runs by their names, grouped by method; `judge` is the figure that their verdict is about."""
     runs = [_read_run(store.get(name), store) for name in dict.fromkeys(names)]
     if len({run.row.people for run in runs}) > 1:
         listed = ", ".join(f"{run.row.run} ({run.row.configuration['data']})" for run in runs[:5])
@@ -134,8 +137,10 @@ def gather(names: Sequence[str], store: Store) -> PageContent:
     named = _group(runs)
     groups = [Group(name, found, _alone(found, store)) for name, found in named.items()]
     results = {group.name: [run.summary for run in group.runs] for group in groups}
-    comparison = side_by_side(results, store, runs[0].summary.protect_from)
-    return PageContent(groups, comparison, _audits(store.folder, groups), store.folder)
+    view = runs[0].summary.protect_from
+    comparison = side_by_side(results, store, view)
+    verdict = [] if judge == PERSONAL else side_by_side(results, store, view, judge).verdict
+    return PageContent(groups, comparison, _audits(store.folder, groups), store.folder, verdict)
 
 
 def runs_of_comparison(path: Path) -> list[str] | None:

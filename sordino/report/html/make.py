@@ -14,6 +14,7 @@ from sordino.report.html.gather import read_document, runs_of_comparison
 from sordino.report.html.runs import runs_page
 from sordino.store.database import DATABASE
 from sordino.store.store import Store
+from sordino.study.verdict import PERSONAL
 from sordino.util.files import write_whole
 
 
@@ -53,7 +54,7 @@ def page_about(what: list[str], store: Path | None) -> str:
         raise UserError(f"{path} holds no comparison and no audit: make one with `sordino compare --json`.")
     folder = store or _store_of(document, path)
     _check_same(document["rows"], folder, path)
-    return runs_page(runs, folder)
+    return runs_page(runs, folder, str(document.get("judge") or PERSONAL.name))
 
 
 def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None:

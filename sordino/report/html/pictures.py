@@ -12,6 +12,7 @@ from markupsafe import Markup
 from sordino.parts.curves import Curve
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import PROMISED
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.report.figures import PANELS
 from sordino.report.html import charts
@@ -103,7 +104,7 @@ def bounds(run: RunContent) -> list[Markup]:
         found.append(charts.lines([Line.through(thresholds)], "Clipping threshold", "round"))
     for release in dict.fromkeys(row.release for row in run.ledger):
         rows = [row for row in run.ledger if row.release == release and not row.exposed and not row.reason]
-        found += [picture for picture in (_bound(release, rows), _noise(release, rows)) if picture]
+        found += [picture for picture in (_bound(release, rows), _noise(release, rows, run.summary.unit)) if picture]
     return found
 
 
@@ -160,13 +161,17 @@ def _bound(release: str, rows: Sequence[Row]) -> Markup:
     return Markup("") if level or drawn is None else charts.lines([drawn], f"Bound of one client's {release}", "round")
 
 
-def _noise(release: str, rows: Sequence[Row]) -> Markup:
+def _noise(release: str, rows: Sequence[Row], unit: Unit) -> Markup:
     """Noise on a release: for each observer, or, on records' gradients, relative to what one record can change."""
     if any(row.pool == PROMISED for row in rows) or all(is_paid_elsewhere(row) for row in rows):
         return Markup("")
     if any(row.pool for row in rows):
         line = _over_rounds("", [row for row in rows if row.pool], lambda row: row.histories()[:, 1], 0)
-        return charts.lines([line], f"Noise on {release}, over what one record can do", "round") if line else Markup("")
+        return (
+            charts.lines([line], f"Each client's noise on {release}, over what one {unit} can do", "round")
+            if line
+            else Markup("")
+        )
     drawn = []
     for place, view in enumerate(VIEWS):
         line = _over_rounds(view, rows, lambda row, at=place: _met(row)[:, at], place)

@@ -25,6 +25,7 @@ from sordino.report.wording import (
 from sordino.store.ledger_rows import is_paid_elsewhere
 from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow
+from sordino.study.verdict import PERSONAL, judge_of
 from sordino.tasks import Classification, Regression, Survival
 from sordino.util.formatting import delta_text, finite_or_none
 
@@ -55,20 +56,27 @@ SHORT = {
     "constant_brier": "Brier of the curve",
 }
 """Shorter names for columns of narrow tables."""
+MIXED = {"blend": "blending", "recalibrate": "recalibrating"}
+"""Work after the last round on clients' models, by what clients predict with."""
 MAX_CLIENTS_COMPARED = 40
 """Most clients that are listed one by one."""
 MAX_ROWS_SHOWN = 200
 """Most ledger rows shown from the beginning, and as many from the end."""
 
 
-def runs_page(names: list[str], store: Path) -> str:
-    """Write one HTML page about finished runs of a store."""
+def runs_page(names: list[str], store: Path, judge: str = PERSONAL.name) -> str:
+    """Write one HTML page about finished runs of a store; `judge` names the figure that their verdict is about."""
     opened = Store(store, must_exist=True)
     try:
-        told = gather(names, opened)
+        told = gather(names, opened, judge_of(judge))
     finally:
         opened.close()
     return render("runs.html", **_context(told))
+
+
+def _predicts_with(group: Group, personal: str) -> bool:
+    """Whether clients of a group predict with models of the kind `personal`."""
+    return group.first.row.configuration["personal"] == personal
 
 
 def _context(told: PageContent) -> dict[str, Any]:
@@ -98,6 +106,9 @@ def _context(told: PageContent) -> dict[str, Any]:
         "store": str(told.store),
         "deployed": _are_deployed(told),
         "source": accuracy_source(first.summary),
+        "mixed": " or ".join(
+            word for key, word in MIXED.items() if any(_predicts_with(group, key) for group in told.groups)
+        ),
     }
 
 

@@ -55,7 +55,7 @@ def summary(told: PageContent) -> list[str]:
         f"{len(told.groups)} methods were compared on the same {_count(first.summary.clients, 'client')} and "
         f"records of {first.row.configuration['data']}: {names}."
     )
-    return [compared, *told.comparison.verdict, *told.comparison.together("outsider")]
+    return [compared, *told.verdict, *told.comparison.verdict, *told.comparison.together("outsider")]
 
 
 def against_alone(group: Group) -> list[str]:
