@@ -49,6 +49,26 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "return call_next(message, context)",
             ),
             ("an app's update is the whole model", "return flatten(found) - sent", "return flatten(found)"),
+            (
+                "a reply has the head that an app wrote",
+                "reply.content = wrap(site.answer(content))",
+                "reply = Message(wrap(site.answer(content)), reply_to=message)",
+            ),
+            (
+                "a site answers messages that evaluate",
+                'if message.metadata.message_type.partition(".")[0] == TRAIN else None',
+                "",
+            ),
+            (
+                "a site that does not open tells the server why",
+                "except FAILURES as error:  # Flower would send",
+                "except ZeroDivisionError as error:  # Flower would send",
+            ),
+            (
+                "an app's run goes on as another",
+                "if terms_of(stored).identity != terms_of(experiment).identity:",
+                "if False:",
+            ),
         ],
     ),
     (
@@ -2370,6 +2390,49 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("merging: every time anew", "if one.origin == row.origin]", "if False]"),
             ("merging: an older copy takes the place", "if here.summary is not None:", "if False:"),
             ("merging: other releases are forgotten", "and contains(row, links, here, mine)", ""),
+            (
+                "merging: a copy forgets what was sent",
+                "return not here.begun or row.sent or row.has_result or bool(links)",
+                "return True",
+            ),
+            ("merging: what is out counts twice", "if row.sent and not mine and here.begun is False:", "if False:"),
+            ("merging: a failure is forgotten", "if row.failed is not None and one.failed is None and", "if False and"),
+        ],
+    ),
+    (
+        "store/spending.py",
+        "tests/store/test_merging.py",
+        [("another store's limit counts", "if row.unit == unit and not row.merged]", "if row.unit == unit]")],
+    ),
+    (
+        "cluster/study.py",
+        "tests/cluster/test_without_nodes.py",
+        [
+            (
+                "a cluster takes runs up whatever their limit",
+                "if row is not None:  # it may have a limit of its own",
+                "if False:  # it may have a limit of its own",
+            )
+        ],
+    ),
+    (
+        "store/store.py",
+        "tests/store/test_merging.py",
+        [
+            ("a run's name leads out of its store", "return Path(run).name == run", "return True or run == run"),
+            (
+                "what was merged here is not known",
+                '_received(stored["configuration"], row, run, merged=True)',
+                '_received(stored["configuration"], row, run, merged=False)',
+            ),
+        ],
+    ),
+    (
+        "papers/headlines.py",
+        "tests/papers/test_headlines.py",
+        [
+            ("dearer headlines are compared", "if _is_dearer(row):", "if False:"),
+            ("figures of no code are current", "return bool(row.sources) and ", "return "),
         ],
     ),
     (

@@ -283,6 +283,8 @@ class Store:
 
     def _insert(self, given: Mapping[str, Any]) -> None:
         """Add a row to the table `runs`, within a transaction."""
+        if not _is_name(given["run"]):
+            raise UserError(f"A run cannot be called {given['run']!r}, which is no name of a folder.")
         self._database.check_runs()
         places = ",".join("?" * len(given))
         self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
@@ -319,7 +321,7 @@ class Store:
 
     def path(self, run: str) -> Path:
         """Return the folder of a run's files; a name that leads elsewhere, as in a store made by others, is refused."""
-        if Path(run).name != run or run == "..":
+        if not _is_name(run):
             raise damaged(self.folder, f"it names a run {run!r}, which is no name of a folder")
         return self.folder / "runs" / run
 
@@ -509,6 +511,11 @@ def runs_in(folder: Path) -> list[RunRow]:
     if not folder.is_file() and not (folder / DATABASE).exists() and not run_folders(folder):
         return []
     return Store(folder, must_exist=True).all()
+
+
+def _is_name(run: str) -> bool:
+    """Whether a run's name is that of a folder, which leads nowhere else."""
+    return Path(run).name == run and run != ".."
 
 
 def _numbered(run: str, number: int) -> Iterator[str]:

@@ -343,6 +343,7 @@ def test_a_run_is_taken_up_with_its_own_settings_alone(tmp_path: Path, records: 
 
 def test_the_grid_gives_up_nodes_that_do_not_answer() -> None:
     from sordino.deploy.protocol.carrier import Failure
+
     class Silent(InMemoryGrid):
         def pull_messages(self, message_ids: Any) -> Any:
             return []

@@ -23,7 +23,7 @@ from sordino.privacy.unit import Unit
 from sordino.store import merging
 from sordino.store.merging import merge
 from sordino.store.spending import over_runs, remove
-from sordino.store.store import NewRun, RunRow, Store
+from sordino.store.store import FIRST_NAME, NewRun, RunRow, Store
 from sordino.trained.models import load_models
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -292,3 +292,13 @@ def test_a_store_whose_runs_lead_elsewhere_is_refused(tmp_path: Path, name: str)
     with pytest.raises(UserError, match="no name of a folder"):
         merge([tmp_path / "there"], tmp_path / "here" / "store")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_run_that_was_called_elsewhere_by_no_name_of_a_folder_is_not_taken_over(tmp_path: Path) -> None:
+    """The store would be unreadable from then on."""
+    name = stopped(tmp_path / "there")
+    with contextlib.closing(Store(tmp_path / "there")) as source:
+        source._write_beside(name, lambda keys: keys | {FIRST_NAME: "../../elsewhere"})
+    told = refused("runs", "--import", tmp_path / "there", "--store", tmp_path / "here")
+    assert "cannot be called '../../elsewhere-imported-1'" in told
+    assert Store(tmp_path / "here").all() == []
