@@ -180,10 +180,12 @@ class Store:
     def __init__(self, folder: Path, must_exist: bool = False, earlier: bool = False, watched: bool = False) -> None:
         """Open a store; one of an `earlier` version, and one that is `watched` by a board, is only read."""
         self.folder = folder
-        there = (folder / DATABASE).exists()
         if folder.exists() and not folder.is_dir():
             raise UserError(f"The store {folder} is a file, but must be a folder: choose another with --store.")
-        if not there and run_folders(folder):
+        # Folders first: whoever makes a store meanwhile makes its database before any of them.
+        folders = run_folders(folder)
+        there = (folder / DATABASE).exists()
+        if folders and not there:
             raise damaged(folder, "it is gone")
         if must_exist and not there:
             raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")

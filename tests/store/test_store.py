@@ -19,6 +19,7 @@ from helpers import COMMAND, QUICK, command, process, refused
 from sordino.errors import UserError
 from sordino.simulator.memory import Memory
 from sordino.store import checkpoint
+from sordino.store import store as stores
 from sordino.store.database import DATABASE, NO_ROWS, Database, _chain
 from sordino.store.store import NewRun, Progress, Store
 from sordino.util.files import KeptFile
@@ -354,6 +355,23 @@ def test_a_store_that_another_process_makes_meanwhile_is_opened(
     monkeypatch.setattr(Database, "_tables", read_first)
     # A transaction that reads would keep the other process from writing.
     monkeypatch.setattr(Database, "transaction", lambda self, kind: contextlib.nullcontext())
+    assert len(Store(tmp_path).all()) == 1
+
+
+def test_a_store_that_another_process_makes_before_its_folders_are_looked_for_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = stores.run_folders
+
+    def make_first(folder: Path) -> set[str]:
+        """Look for folders of runs just after another process has made the store and a run."""
+        monkeypatch.undo()
+        other = Store(folder)
+        other.create("a", about())
+        other.close()
+        return looked(folder)
+
+    monkeypatch.setattr(stores, "run_folders", make_first)
     assert len(Store(tmp_path).all()) == 1
 
 
