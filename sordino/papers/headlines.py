@@ -179,13 +179,13 @@ def stored_rows(stores: Sequence[Path], options: Options) -> list[HeadlineRow]:
     return list(rows.values())
 
 
-def keep(rows: Sequence[HeadlineRow], place: Path) -> Path:
-    """Write rows to a folder that `stored_rows` reads."""
+def keep(rows: Sequence[HeadlineRow], place: Path) -> None:
+    """Write rows to a folder that `stored_rows` reads; rows of other papers that it has stay."""
     path = place / "papers" / KEPT
+    kept = {row.key: row for row in _read_rows(path)} | {row.key: row for row in rows}
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"rows": [row.to_dict() for row in rows]}, indent=1) + "\n")
-    return path
+        write_whole(path, json.dumps({"rows": [row.to_dict() for row in kept.values()]}, indent=1) + "\n")
 
 
 def page(rows: Sequence[HeadlineRow]) -> str:

@@ -33,7 +33,7 @@ class JudgementReport:
         about = f"Run {found.run}; {own['records']} test records; Sordino {VERSION}"
         sections = [
             Section("All figures", [_figures(models), *([] if found.shared is None else [BOTH])]),
-            Section("Who is taken for what", _confusion(own)),
+            *([Section("Who is taken for what", _confusion(own))] if own["classes"] else []),
             *_groups(own),
             *([Section("Attention", [Bullets(own["notes"])])] if own["notes"] else []),
         ]
@@ -45,8 +45,8 @@ class JudgementReport:
 
 
 BOTH = (
-    "Own: what the site predicts with. Shared: the model of the server, which all sites have, and which predicts the "
-    "most probable class."
+    "Own: what the site predicts with. Shared: the model of the server, which all sites have; of classes it predicts "
+    "the most probable one."
 )
 
 
@@ -54,13 +54,15 @@ def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Page of half a minute."""
     records, positive = own["records"], own["positive"]
     known = ", ".join(f"{count} {name!r}" for name, count in own["classes"].items())
-    told = [
-        (
-            "What was looked at.",
-            f"What {site} predicts with, on {records} records that were not trained on: {known}.",
-        ),
-        ("How often it is right.", _share(own, "accuracy", "of the records")),
-    ]
+    looked = f"What {site} predicts with, on {records} records that were not trained on"
+    told = [("What was looked at.", f"{looked}{': ' + known if known else ''}.")]
+    if own["classes"]:
+        told.append(("How often it is right.", _share(own, "accuracy", "of the records")))
+    else:
+        name = next(name for name in JUDGED if name in own["figures"])
+        value, interval = figure_with_interval(name, own["figures"][name])
+        within = f"; among many more records anything from {interval} would be no surprise" if interval else ""
+        told.append(("How well it predicts.", f"{JUDGED[name][:1].upper()}{JUDGED[name][1:]}: {value}{within}."))
     if positive is not None:
         told += [
             (f"Who is found ({positive!r}).", _share(own, "recall", f"of the records with {positive!r}")),
@@ -96,7 +98,7 @@ def _figures(models: Mapping[str, Mapping[str, Any]]) -> Table:
     head = ["figure", *(column for name in models for column in (name, f"{name}: 95 % interval"))]
     rows = []
     for name, words in JUDGED.items():
-        if "{positive" in words and first["positive"] is None:
+        if name not in first["figures"] or ("{positive" in words and first["positive"] is None):
             continue
         cells = [cell for one in models.values() for cell in figure_with_interval(name, one["figures"][name])]
         rows.append([words.format(positive=first["positive"]), *cells])

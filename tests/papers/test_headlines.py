@@ -114,6 +114,16 @@ def test_pages_are_made_of_documents(small: Path) -> None:
         call("--index", "--store", kept)
 
 
+def test_measuring_one_paper_keeps_the_rows_of_others(small: Path) -> None:
+    store = small / "store"
+    asked = ("--seeds", 1, "--jobs", 1, "--store", store, "--data-dir", small, "--json")
+    first = json.loads(call("pac-dp", *asked))["rows"]
+    assert [row["paper"] for row in first] == ["pac-dp"]
+    call("feddpa", *asked)
+    told = json.loads(call("--index", "--store", store, "--json"))["rows"]
+    assert [(row["paper"], row["ours"]) for row in told] == [("pac-dp", first[0]["ours"]), ("feddpa", None)]
+
+
 def test_figures_of_code_that_has_changed_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = small / "store"
     call("--seeds", 1, "--jobs", 1, "--store", store, "--data-dir", small)

@@ -1,0 +1,33 @@
+"""Page of a judgement, on figures made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cryptography", reason="sites need `cryptography`: pip install 'sordino[deploy]'")
+
+from sordino.deploy.site.judging import SiteJudgement
+from sordino.report.judgement_page import JudgementReport
+from sordino.report.statement_pages import FORMATS
+from sordino.tasks.judgement import Figure, Judgement
+
+
+def judged(figures: dict[str, Figure | None]) -> JudgementReport:
+    """Report on a task without classes."""
+    own = Judgement(40, {}, None, None, figures, [], [], None, ["Few records."])
+    return JudgementReport(SiteJudgement("north", "run-1", own, None, None))
+
+
+@pytest.mark.parametrize("form", [".html", ".md"])
+def test_numbers_have_no_classes_to_be_taken_for(form: str) -> None:
+    text = FORMATS[form](judged({"r2": Figure(0.412, 0.2, 0.6), "rmse": Figure(3.25, 2.5, 4.0)}))
+    assert "on 40 records that were not trained on." in text
+    assert "0.412; among many more records anything from 0.200 to 0.600" in text
+    assert "2.5 to 4" in text
+    assert "Who is taken for what" not in text
+    assert "AUC" not in text
+
+
+def test_too_few_records_are_told() -> None:
+    text = FORMATS[".md"](judged({"concordance": None}))
+    assert "Concordance (Harrell): too few." in text
