@@ -100,12 +100,16 @@ def refused(*arguments: object) -> str:
     return lines[0].removeprefix("Error: ")
 
 
+TAKES_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""Whoever runs the tests in the background of a shell ignores Ctrl-C, and so would what they start."""
+
+
 def start_process(script: str, *arguments: object) -> subprocess.Popen[str]:
     """A Python process that runs `script` with `arguments` and then ends."""
     root = Path(__file__).parent.parent
     environment = os.environ | {"PYTHONPATH": str(root), "COLUMNS": "200"}
     return subprocess.Popen(
-        [sys.executable, "-c", script, *(str(argument) for argument in arguments)],
+        [sys.executable, "-c", f"{TAKES_CTRL_C}\n{script}", *(str(argument) for argument in arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -24,7 +24,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "sordino", folder / "sordino", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("sordino", "experiments"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     built = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", "dist"]
     done = subprocess.run(built, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -133,8 +133,11 @@ def test_tuning_takes_seeds_that_are_not_reported_and_tells_its_cost(tiny):
     told = json.loads(call(*asked).stdout)
     seeds = {row.configuration["seed"] for row in runs_in(store) if row.configuration["set"].get("rate") == 0.01}
     tuned = {one["method"]: one for one in told["tuned"]}
-    assert tuned["dp-fedavg"]["tries"] == 2
-    assert 1 in seeds
+    # Two values, and at least one more where the best lies on the edge; all methods have as many.
+    (tries,) = {one["tries"] for one in told["tuned"]}
+    assert tries > 2
+    assert {1, 2, 3} <= seeds
+    assert told["tuning_seeds"] == 3
     assert {row["method"] for row in told["rows"] if row["row"] == "first"} == {tuned["dp-fedavg"]["chosen"]}
     assert "would have cost" in " ".join(told["tuning"])
     assert told["command"] == "sordino reproduce feddpa table-3 --scale quick --seeds 1 --tune rate=0.01,0.3"

@@ -287,7 +287,8 @@ def test_runs_are_dealt_to_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The devices are made up; each run says where it would have been made, and the store knows it as the same."""
     dealt: list[tuple[str, int | None]] = []
 
-    def noted(cells: Any, display: Any, jobs: int | None, experiment: Any) -> list[Summary]:
+    def noted(cells: Any, display: Any, jobs: int | None, experiment: Any, crew: Any) -> list[Summary]:
+        assert crew is None
         dealt.extend((cell.experiment.device, jobs) for cell in cells)
         here = [replace(cell, experiment=cell.experiment.model_copy(update={"device": "cpu"})) for cell in cells]
         return results_of(here, display, 1, experiment)
