@@ -105,13 +105,15 @@ def _about(found: Statement) -> str:
 def _glance(found: Statement) -> list[tuple[str, str]]:
     """Page of half a minute."""
     many = len(found.clients) + found.others
-    where = " One machine simulated all of them." if found.simulated else ""
+    where = " This was a simulation: one machine held all records." if found.simulated else ""
     where = " It was a trial: one machine played all of them." if found.trial else where
     bare = protects_nothing({one.name: one.epsilon for one in found.observers})
-    blurred = "" if bare else "; what left was blurred with random noise"
-    done = f"{many} participants (clients) trained a model together. No record left its client{blurred}."
+    sent = "what would leave is" if found.simulated else "what left was"
+    blurred = "" if bare else f"; {sent} blurred with random noise"
+    kept = "would leave its participant" if found.simulated else "left its participant"
+    done = f"{many} participants trained a model together. No record {kept}{blurred}."
     if not found.leaving:
-        done = f"{many} participants (clients) each trained a model of its own. Nothing left any of them."
+        done = f"{many} participants each trained a model of its own. Nothing left any of them."
     protected = "Nothing: what left carries no noise that would hide anybody." if bare else found.protects
     missing = len(found.not_covered) + len(_always(found))
     things = "One thing" if missing == 1 else f"{missing} things"

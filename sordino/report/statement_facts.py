@@ -231,10 +231,10 @@ class AuditVerdict:
         verdict = (
             "The audit REFUTED a claim: the figures of this page are not to be relied on."
             if self.refuted
-            else "No attack came beyond what is claimed. That is no proof, but nobody has found a leak."
+            else "No attack came beyond what is claimed. That is no proof."
         )
-        trials = f", with {self.trials:,} attempts to find one" if self.trials else ""
-        scope = "The audit's own data, rounds and budget need not be those of this page: the table has what it claimed."
+        trials = f", {self.trials:,} times" if self.trials else ""
+        scope = "Its data, rounds and epsilon may differ from this page's: its own table is below."
         return [f"The method was attacked with these hyper-parameters on {self.date}{trials}. {verdict} {scope}"]
 
     def rows(self) -> list[list[str]]:

@@ -38,7 +38,7 @@ def markdown(found: Told) -> str:
         parts += [f"**{lead}** {text}", ""]
     if told.attacks is not None:
         parts += [f"{_caption(told.attacks)}:", "", "```", *_bars(told.attacks.observers), "```", ""]
-        parts += ["Place, date, signature: " + BLANK, ""]
+        parts += ["Read by (place, date, signature): " + BLANK, ""]
     for section in (*told.sections, *told.annex):
         parts += [f"## {section.heading}", ""]
         for block in section.blocks:
@@ -82,7 +82,7 @@ def hypertext(found: Told) -> str:
     parts = [
         f'<h1>{_html(told.title)}</h1><p class="soft">{_with_code(told.about)}</p>',
         f'<section class="glance"><h2>In half a minute</h2>{glance}{drawn}</section>',
-        "" if attacks is None else '<p class="signature">Place, date, signature</p>',
+        "" if attacks is None else '<p class="signature">Read by (place, date, signature)</p>',
         "<div>" if attacks is None else '<div class="rest">',  # on paper, only what is signed has a sheet of its own
         *(_html_section(section) for section in told.sections),
         "</div>",

@@ -74,7 +74,7 @@ def plain_words(unit: str, sites: int) -> str:
         return plain
     if sites > 1:
         return f"One person, with all rows that up to {sites} participants together have of this person."
-    return f"{plain}. Somebody whom several participants know is protected at each of them, but less at all together."
+    return f"{plain}. Somebody with rows at several participants is protected less than this page says."
 
 
 def words_for(unit: str) -> UnitWords:

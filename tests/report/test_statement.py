@@ -217,7 +217,7 @@ def test_the_audits_verdict_is_told_or_the_command_that_makes_one(tmp_path: Path
     found = statement_of(Store(tmp_path), run)
     assert found.audit is not None
     text = markdown(found)
-    assert "attacked with these hyper-parameters on 03 February 2026, with 1,000 attempts" in text
+    assert "attacked with these hyper-parameters on 03 February 2026, 1,000 times" in text
     assert "| outsider | 2.00 | at least 1.70 | canary client | not refuted |" in text
     audited(tmp_path, "dp-fedavg-sound-2.json", refuted=True, date="2026-03-03T04:05:06+00:00")
     assert "REFUTED" in dict(statement_of(Store(tmp_path), run).page().glance)["Was it attacked?"], "the newest"
