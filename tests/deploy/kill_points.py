@@ -152,10 +152,11 @@ def verdict(made: Template, store: Store, folders: list[Path], log: Path) -> str
         name, _, digest = line.rpartition(" ")
         if answered.setdefault(name, digest) != digest:
             return f"two answers to {name}"
-    charged = set()
+    charged, opened = set(), set()
     for number, folder in enumerate(folders):
         with SiteLedger(folder) as ledger:
             asks = [tuple(entry.content["ask"][1:]) for entry in ledger.entries() if entry.kind == "release"]
+            opened |= {tuple(entry.content["ask"][1:]) for entry in ledger.entries() if entry.kind == "opened"}
         if len(set(asks)) < len(asks):
             return f"site {number} paid twice for one question"
         charged |= {(number, *ask) for ask in asks}
@@ -164,8 +165,10 @@ def verdict(made: Template, store: Store, folders: list[Path], log: Path) -> str
         if what == "work" and tuple(int(part) for part in ask) not in charged:
             return f"{name} was not paid for"
     attempts = any(ask[-1] > 0 for ask in charged)
+    # Where an answer was lost, and no budget was reserved for another attempt, the run ends there.
+    ended = row.rounds_done < made.rounds and {tuple(ask) for _, *ask in charged} - opened
     model = load_file(store.path(row.run) / "models.safetensors")["global"]
-    if not attempts and not torch.equal(model, made.model):
+    if not (attempts or ended) and not torch.equal(model, made.model):
         return "its model is another one"
     return ""
 
