@@ -217,7 +217,7 @@ def short_table(rows: Sequence[HeadlineRow]) -> str:
     body = [
         [
             f"{row.paper}: {row.data}, {row.setting.partition(',')[0]}",
-            f"{row.published:g} at {claimed_words(row)}",
+            f"{row.published:g}{', epsilon ' if row.claimed_epsilon is None else ' at '}{claimed_words(row)}",
             f"{_figure(row.ours, None)} at {epsilon_words(row.true_epsilon)}",
             _figure(row.alone, None),
         ]
