@@ -13,6 +13,7 @@ from workloads import Workload
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
+from sordino.federation.rounds import RoundWatch
 from sordino.privacy.gate import Gate
 
 
@@ -37,7 +38,7 @@ class Sordino:
         with tempfile.TemporaryDirectory() as folder:
             given = self.workload.keys() | {"rounds": rounds + 2, "store": Path(folder)} | self.keys
             experiment = Experiment.make(given)
-            start(prepare(experiment, self._data), watch=lambda _: stamps.append(time.perf_counter()))
+            start(prepare(experiment, self._data), watch=RoundWatch(lambda _: stamps.append(time.perf_counter())))
         return self.workload.samples * rounds / (stamps[-2] - stamps[0])
 
     def close(self) -> None:

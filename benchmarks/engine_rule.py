@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -36,7 +37,8 @@ from sordino.tasks import Classification
 Optimizer = Literal["sgd", "adam"]
 INPUTS, CLASSES, STEPS = (16, 64, 784, 3072), 10, 4
 HIDDEN: tuple[tuple[int, ...], ...] = ((), (32,), (256,), (1024,), (64, 64, 64))
-BATCHES, STACKS, OPTIMIZERS = (10, 50, 250), (2, 5, 25), ("sgd", "adam")
+BATCHES, STACKS = (10, 50, 250), (2, 5, 25)
+OPTIMIZERS: tuple[Optimizer, ...] = ("sgd", "adam")
 EAGER: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("logistic", (64,)),
     ("mlp", (1, 28, 28)),
@@ -105,16 +107,16 @@ def measured(module: nn.Module, numbers: int, batch: int, stack: int, optimizer:
     x, y = torch.randn(stack, batch * STEPS, numbers), torch.randint(0, CLASSES, (stack, batch * STEPS))
     begun, seeds = flat.expand(stack, -1).clone(), torch.arange(stack)
 
-    def epoch(flat: Tensor, x: Tensor, y: Tensor, seed: Tensor | int, stacked: bool) -> Tensor:
+    def epoch(stacked: bool, flat: Tensor, x: Tensor, y: Tensor, seed: Tensor | int) -> Tensor:
         return Descent(Records(x, y, learner, seed, None, stacked=stacked), optimizer, 0.01, batch).epoch(flat)
 
-    together = vmap(lambda *one: epoch(*one, stacked=True))
+    together = vmap(partial(epoch, True))
     return Point(
         size=Size.of(module, (numbers,), batch),
         chain=learner.chain is not None,
         optimizer=optimizer,
         stack=stack,
-        alone=quickest(lambda: epoch(flat, x[0], y[0], 0, stacked=False)) / STEPS,
+        alone=quickest(lambda: epoch(False, flat, x[0], y[0], 0)) / STEPS,
         stacked=quickest(lambda: together(begun, x, y, seeds)) / (STEPS * stack),
     )
 

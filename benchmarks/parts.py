@@ -25,6 +25,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
 from sordino.federation.execution import Stacked
+from sordino.federation.rounds import RoundWatch
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Floats
 from sordino.privacy.release import Update
@@ -63,7 +64,10 @@ def measured(workload: Workload) -> dict[str, float]:
         for name, (owner, method) in PARTS.items():
             patched.enter_context(mock.patch.object(owner, method, timed(getattr(owner, method), calls[name])))
         keys = workload.keys() | {"rounds": ROUNDS, "store": Path(folder), "workers": 1}
-        start(prepare(Experiment.make(keys), workload.data()), watch=lambda _: ends.append(time.process_time()))
+        start(
+            prepare(Experiment.make(keys), workload.data()),
+            watch=RoundWatch(lambda _: ends.append(time.process_time())),
+        )
     rounds = [after - before for before, after in itertools.pairwise(ends)]
     parts = {name: statistics.median(taken) * len(taken) / ROUNDS for name, taken in calls.items()}
     return {name: 1e3 * value for name, value in {"round": statistics.median(rounds), **parts}.items()}

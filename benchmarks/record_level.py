@@ -31,7 +31,7 @@ from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.clipping import COMPILER_OPTIONS, CompiledSum, compile_sum
 from sordino.privacy.gate import SampledGradients
-from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.gradients import PrivateRecords, Units
 from sordino.privacy.noise import Seeded
 from sordino.tasks import Classification
 
@@ -106,8 +106,7 @@ def our_step(compiled: CompiledSum | None = None, rate: float = BATCH / RECORDS)
     )
     count = round(BATCH / rate)
     view = PrivateRecords(
-        x[:count],
-        y[:count],
+        Units(x[:count], y[:count]),
         torch.zeros(count, dtype=torch.bool),
         keeper,
         SampledGradients(Seeded(0, "identity"), (0, 0), (rate, 1.0, 10**9), torch.tensor([1.0])),

@@ -30,6 +30,7 @@ from sordino.data.dataset import Dealt, Split
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
+from sordino.federation.rounds import RoundWatch
 from sordino.privacy.accounting import sampled_gaussian
 from sordino.privacy.budget import record_level_plan
 from sordino.tasks import Classification
@@ -71,7 +72,7 @@ def seconds_of_rounds(dealt: FederatedData | None, rounds: int, **keys: Any) -> 
             "store": Path(folder),
         }
         prepared = prepare(Experiment.make(given | keys), dealt)
-        start(prepared, watch=lambda _: stamps.append(time.process_time()))
+        start(prepared, watch=RoundWatch(lambda _: stamps.append(time.process_time())))
     return statistics.median(after - before for before, after in pairwise(stamps[:-1]))
 
 

@@ -55,6 +55,7 @@ def run_point(study: str, size: int) -> dict[str, Any]:
     from sordino.experiment.config import Experiment
     from sordino.experiment.prepare import prepare
     from sordino.experiment.run import start
+    from sordino.federation.rounds import RoundWatch
 
     chosen = workload(study, size)
     data = chosen.data()
@@ -62,7 +63,7 @@ def run_point(study: str, size: int) -> dict[str, Any]:
     stamps: list[float] = []
     with tempfile.TemporaryDirectory() as folder, Peak() as peak:
         experiment = Experiment.make(chosen.keys() | {"rounds": chosen.rounds + 2, "store": Path(folder)})
-        result = start(prepare(experiment, data), watch=lambda _: stamps.append(time.perf_counter()))
+        result = start(prepare(experiment, data), watch=RoundWatch(lambda _: stamps.append(time.perf_counter())))
         disk = sum(file.stat().st_blocks * 512 for file in Path(folder).rglob("*") if file.is_file())
     spans = [after - before for before, after in itertools.pairwise(stamps[:-1])]
     tenth = max(1, len(spans) // 10)

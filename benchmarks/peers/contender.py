@@ -58,8 +58,8 @@ class Peer:
         self.name, self.workload, self._most = name, workload, kind.rounds[workload.name]
         self._log = FOLDER / f"{''.join(filter(str.isalnum, name))}-{workload.name}.log"
         command = [
-            kind.environment.python,
-            SCRIPTS / kind.script,
+            str(kind.environment.python),
+            str(SCRIPTS / kind.script),
             json.dumps({key: getattr(workload, key) for key in SENT}),
         ]
         # Not by torchrun: it opens sessions, and Linux shares a busy machine out by session, so they would get more.
