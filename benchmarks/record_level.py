@@ -84,6 +84,7 @@ def compiled_bare_step() -> Step:
     """
     module = network()
     learner, flat, optimizer = Learner(module, Classification.numbered(10)), flatten(module), InPlace("sgd", 0.01)
+    _ = learner.layout.sizes  # worked out here: the compiler does not trace the lock of a cached property
 
     def loss(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(learner.logits(flat, x), y)

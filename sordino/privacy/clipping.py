@@ -129,7 +129,7 @@ def compile_sum(module: nn.Module, shape: tuple[int, ...], task: Task, threshold
     Args:
         module: the network.
         shape: shape of one record.
-        classes: number of classes of its labels.
+        task: what is predicted, with its loss.
         thresholds: one, or one for each layer or tensor.
 
     It takes ten to forty seconds, a few when the same was compiled before on this machine.
