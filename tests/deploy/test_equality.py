@@ -87,6 +87,45 @@ def test_sums_of_records_equal_those_of_a_simulation(name: str, clinics: Path, t
         check_equal(made)
 
 
+OUTCOMES: dict[str, dict[str, Any]] = {
+    "numbers": {"personal": "recalibrate", "set": {"sampling": 0.7}},
+    "numbers, huber": {"personal": "own", "loss": "huber", "set": {"clipping": "quantile"}},
+    "numbers, blended": {"personal": "blend", "set": {"counts": 0.0}},
+    "numbers of whole sites": {"method": "dp-fedavg", "personal": "recalibrate"},
+    "times": {"personal": "recalibrate", "set": {"sampling": 0.7}},
+    "times, blended": {"personal": "blend", "protect_from": "server"},
+    "times of whole sites": {"method": "dp-fedavg"},
+}
+"""Options of sums of records' gradients where numbers or times to an event are predicted."""
+QUICK_OUTCOMES = ("numbers", "times")
+LATER_OUTCOMES = [pytest.param(name, marks=pytest.mark.slow) for name in OUTCOMES if name not in QUICK_OUTCOMES]
+
+
+@pytest.fixture(scope="module")
+def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of four wards: days in hospital, some longer than the declared range, and whether somebody came back."""
+    folder, random = tmp_path_factory.mktemp("wards"), np.random.default_rng(4)
+    for size, name in zip((60, 35, 47, 28), ("east", "north", "south", "west"), strict=True):
+        x = random.normal(size=(size, 2)).round(3)
+        days = np.round(np.exp(2 + 0.5 * x[:, 0] + random.normal(0, 0.5, size)), 1)
+        rows = np.column_stack([x, days, random.integers(0, 2, size)]).tolist()
+        text = "".join(f"{a!r},{b!r},{days!r},{back:g}\n" for a, b, days, back in rows)
+        (folder / f"{name}.csv").write_text("a,b,days,back\n" + text)
+    return folder
+
+
+@pytest.mark.parametrize("name", [*QUICK_OUTCOMES, *LATER_OUTCOMES])
+def test_numbers_and_times_equal_those_of_a_simulation(name: str, wards: Path, tmp_path: Path) -> None:
+    """The sites' declared range or cuts are the schema's, and what they keep holds intervals and curves, too."""
+    number = {"kind": "number", "range": [-3, 3], "spread": 3}
+    numbers = {"days": {"kind": "target", "range": [0, 20], "unit": "days"}, "back": {"kind": "id"}}
+    times = {"days": {"kind": "time", "cuts": [4, 8, 16]}, "back": {"kind": "event"}}
+    schema = {"columns": {"a": number, "b": number, **(numbers if name.startswith("numbers") else times)}}
+    keys = {"data": str(wards), "table": schema, "partition": None, "method": "dp-fedsgd", "model": "logistic"}
+    with federation(tmp_path, 4, **{**keys, "delta": 1e-3, "noise": "integers", **OUTCOMES[name]}) as made:
+        check_equal(made)
+
+
 def check_equal(made: Federation) -> None:
     """Compare a deployment with the simulation of its experiment: models, what sites keep, accuracies."""
     summary = made.run(deadlines=PATIENT)  # a failed attempt on a loaded machine would be another run
