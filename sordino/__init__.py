@@ -7,7 +7,7 @@ Everything that users call, and write methods with, is imported from here:
 - methods: `Method` and the bases `Clipped`, `RecordLevel` and `RecordClipped`, the types that their functions meet, and
   those of hyper-parameters;
 - releases: `sends` and the kinds of thing that may leave a client;
-- `check_method`, the contract battery for a method;
+- `check_method`, the contract battery for a method; `adapt`, low-rank adapters in a frozen network of your own;
 - accounting: `epsilon_of`, `delta_of`, `mu_of`, `attack_accuracy` and `rdp_epsilon`.
 
 Modules below this one may change in any version. Names are imported on first use: torch takes a second, and
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sordino.learning.parameters import Layout
     from sordino.method import Budget, Count, Federation, Method, NotNegative, Positive, Replies, Result, Share, State
     from sordino.methods.bases import Clipped, RecordClipped, RecordLevel
+    from sordino.models.adapters import adapt
     from sordino.privacy.accounting.gaussian import attack_accuracy, delta_of, epsilon_of, mu_of, rdp_epsilon
     from sordino.privacy.gradients import PrivateRecords
     from sordino.privacy.release import (
@@ -104,6 +105,7 @@ __all__ = [
     "Update",
     "UserError",
     "__version__",
+    "adapt",
     "attack_accuracy",
     "audit",
     "check_method",
@@ -139,6 +141,7 @@ _MODULES = {
         "State",
     ),
     "sordino.methods.bases": ("Clipped", "RecordClipped", "RecordLevel"),
+    "sordino.models.adapters": ("adapt",),
     "sordino.privacy.accounting.gaussian": ("attack_accuracy", "delta_of", "epsilon_of", "mu_of", "rdp_epsilon"),
     "sordino.privacy.gradients": ("PrivateRecords",),
     "sordino.privacy.release": (

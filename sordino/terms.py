@@ -53,6 +53,7 @@ from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner, Precision
 from sordino.learning.parameters import flatten
 from sordino.method import ADDED_LATER, Budget, Method, check_returned
+from sordino.models.adapters import Adapted
 from sordino.parts.masks import check_head
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_level_plan import check_delta, default_delta
@@ -85,6 +86,11 @@ class BuiltNetwork:
     def learner(self) -> Learner:
         """The network as functions of its flat parameter vector."""
         return Learner(self.module, self.task, self.precision)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what frozen parts of the network were trained on."""
+        return [part.origin for part in self.module.modules() if isinstance(part, Adapted)]
 
 
 HEAD = "head"
@@ -267,7 +273,7 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
         learner=network.learner,
         initial=network.initial,
         identity=identity_of(decided, facts.fingerprint, type(method), type(network.module)),
-        notes=[*(() if extractor is None else extractor.notes), *costs.notes, *drowned],
+        notes=[*(() if extractor is None else extractor.notes), *network.notes, *costs.notes, *drowned],
         disclosed=[*facts.disclosed, *not_covered_before(experiment, method)],
         extractor=extractor,
     )

@@ -863,8 +863,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "learning/per_record.py",
-        "tests/learning/test_singles.py",
+        "tests/learning/test_singles.py tests/test_adapters.py",
         [
+            ("apart: any frozen layer is left out", "if known and frozen:", "if frozen:"),
+            ("apart: frozen layers have gradients", "if known and frozen:", "if False:"),
             (
                 "apart: networks run as they are written",
                 "return self._networks[self.learner.module.training]",

@@ -15,6 +15,7 @@ import pytest
 import typer
 from helpers import command
 from safetensors.torch import save_file
+from torch import nn
 
 import sordino.cli
 from sordino.methods import names
@@ -120,6 +121,18 @@ def test_the_own_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     quick = ("--clients=8", "--rounds=2", "--workers=1", "--method=dp-fedavg", "--personal=own")
     outcome = command("run", "--model", "my_networks:Small", "--set", "model.width=8", *quick, "--json")
     assert outcome.code == 0, outcome
+
+
+def test_the_adapted_network_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "networks.py").write_text("\n".join(blocks(DOCS / "own-model.md", "python")))
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
+    save_file(encoder.state_dict(), tmp_path / "encoder.safetensors")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    quick = ("--clients=8", "--rounds=2", "--workers=1", "--method=dp-fedavg", "--personal=own")
+    outcome = command("run", "--model", "networks:adapted", "--set", "model.rank=2", *quick, "--json")
+    assert outcome.code == 0, outcome
+    assert "trained on images of a public archive, as its author declares" in outcome.out
 
 
 def test_the_own_backbone_gives_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ LEARNING = "Descent Layout PrivateRecords Records"
 HYPERPARAMETERS = "Count NotNegative Positive Share"
 RELEASES = "Average Bare Derived Follows Gradients GradientSum Matrix Number RecordSum Update sends"
 ACCOUNTING = "attack_accuracy delta_of epsilon_of mu_of rdp_epsilon"
-OTHERS = "__version__ check_method"
+OTHERS = "__version__ adapt check_method"
 PUBLIC = " ".join((EXPERIMENTS, RESULTS, METHODS, LEARNING, HYPERPARAMETERS, RELEASES, ACCOUNTING, OTHERS)).split()
 """Names that users may rely on: a name that is added or removed is written down here and in CHANGELOG.md."""
 

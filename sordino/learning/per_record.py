@@ -223,7 +223,8 @@ class Bookkeeper:
 
 
 def supported_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers with parameters, by name; a UserError names one whose gradients for single records are not known."""
+    """The layers with trainable parameters, by name; a UserError names one whose gradients for single records are not
+    known. Frozen layers have no gradients."""
     checks: dict[type[nn.Module], Callable[[Any], bool]] = {
         nn.Linear: lambda layer: True,
         nn.Conv2d: lambda layer: (
@@ -239,9 +240,13 @@ def supported_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
         if not own:
             continue
         check = checks.get(type(layer))
-        known = check is not None and check(layer) and all(p.requires_grad for p in own.values())
+        known = check is not None and check(layer)
+        frozen = not any(parameter.requires_grad for parameter in own.values())
+        if known and frozen:
+            continue
         # Weights that are made of other parameters, or that two layers share, have other gradients than the layers'.
-        if not known or own.keys() - {"weight", "bias"} or seen & set(own.values()):
+        apart = all(parameter.requires_grad for parameter in own.values()) and not seen & set(own.values())
+        if not known or not apart or own.keys() - {"weight", "bias"}:
             raise UserError(
                 f"Gradients of single records are not known for the layer {name!r} ({type(layer).__name__}): record-"
                 "level methods take networks of Linear, Conv2d (one group, padded with zeros), GroupNorm and LayerNorm "
