@@ -116,8 +116,11 @@ class Execution(Protocol):
         """Return (clients, 2): each client's test accuracy and mean loss with its row of `models`, or with the
         only row; `nan` where it has no test records."""
 
-    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
-        """Return `models`, one row for each part of `records`, after `passes` passes of plain local training on it."""
+    def trained(
+        self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], method: Method, passes: int
+    ) -> Tensor:
+        """Return `models`, one row for each part of `records`, after `passes` passes of plain local training on it with
+        the optimizer, rate and batches of `method`."""
 
     def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
         """Return the logits of each row of `models` on its part of `records`."""
