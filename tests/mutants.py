@@ -2098,7 +2098,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "recalibrate: pieces of earlier rules are kept",
                 "if _whole(path) and _has_rules(path):",
                 "if _whole(path):",
-            )
+            ),
+            (
+                "blend: pieces with other ways to train alone are kept",
+                "return piece.metadata() == RULES_OF and set",
+                "return set",
+            ),
         ],
     ),
     (
@@ -2149,6 +2154,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "said[AVERAGED_ADJUSTED] = said[ADJUSTED]",
             ),
             ("blend: everybody has the first cluster's models", "message[name][mine]", "message[name][mine * 0]"),
+            (
+                "blend: clients train alone with the federation's settings",
+                "return [*found, bold] if linear else found",
+                "return found[:1]",
+            ),
+            ("blend: the worst way to train alone is taken", "int(np.argmax([self._fit(", "int(np.argmin([self._fit("),
+            ("blend: a training that overflowed is taken", "return -math.inf", "return math.inf"),
+            (
+                "blend: a client has another's best training",
+                "self._trainings[number], places)",
+                "self._trainings[0], places)",
+            ),
         ],
     ),
     (
