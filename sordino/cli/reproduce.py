@@ -20,7 +20,8 @@ ScaleName = Annotated[
     typer.Option(
         metavar="SCALE",
         help="quick (minutes, on the built-in digits; too small to judge by), small (half an hour a table on two "
-        "cores) or paper (as published; made for a GPU).",
+        "cores), medium (main tables only: where the paper's mechanism can show, some hours on two cores, tuned) or paper "
+        "(as published; made for a GPU).",
     ),
 ]
 TuningGrid = Annotated[
@@ -58,6 +59,9 @@ ShowList = Annotated[
 ShowIndex = Annotated[
     bool, typer.Option("--index", help="Print the page of all stored tables (or headlines), and run nothing.")
 ]
+ShowPlan = Annotated[
+    bool, typer.Option("--plan", help="Tell how many runs the table takes, and how long, and run nothing.")
+]
 ShowHeadlines = Annotated[
     bool,
     typer.Option(
@@ -84,6 +88,7 @@ def reproduce(
     show_list: ShowList = False,
     index: ShowIndex = False,
     headlines: ShowHeadlines = False,
+    plan: ShowPlan = False,
     as_json: Json = False,
 ) -> None:
     """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
@@ -114,7 +119,7 @@ def reproduce(
         )
     with crew_of(cluster, per_run, jobs) as crew:
         options = replace(_options(scale, seeds, tune, jobs, data_dir, stores[0]), crew=crew)
-        _make(paper, table, options, as_json)
+        _make(paper, table, options, plan, as_json)
 
 
 def _headlines(
@@ -192,7 +197,7 @@ def _options(
     return Options(scale_of(scale), seeds, store, data_dir, jobs, tune or "")
 
 
-def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
+def _make(name: str, table: str | None, options: Any, plan: bool, as_json: bool) -> None:
     from sordino.papers.description import find, papers
     from sordino.papers.table_runs import Study
     from sordino.report.figures import check_picture
@@ -201,7 +206,12 @@ def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
         raise UserError("`all` takes no table: name one paper.")
     chosen = [find(one) for one in papers()] if name == "all" else [find(name, table)]
     drawn = check_picture(options.store / "papers" / "picture.png")
+    if options.scale == "medium" and table is None:  # only these have a decisive experiment
+        chosen = [(paper, [one for one in tables if one.medium is not None]) for paper, tables in chosen]
     studies = [Study(paper, one, options) for paper, tables in chosen for one in tables]
+    if plan:
+        _tell_plan(studies, as_json)
+        return
     absent = {id(study): study.missing_data() for study in studies}
     if len(studies) > 1 and any(not lacking for lacking in absent.values()):
         for study in studies:
@@ -219,6 +229,15 @@ def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
         typer.echo(json.dumps(documents[0] if table is not None else documents))
 
 
+def _tell_plan(studies: list[Any], as_json: bool) -> None:
+    if as_json:
+        told = [{"paper": one.paper.name, "table": one.table.name, **one.estimate().to_dict()} for one in studies]
+        typer.echo(json.dumps(told))
+        return
+    for study in studies:
+        typer.echo(f"{study.paper.name} {study.table.name}: {study.estimate().words()}")
+
+
 def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any]:
     from sordino.papers.figures import draw
     from sordino.papers.judgement import Judgement
@@ -226,6 +245,8 @@ def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any
 
     if several and not as_json:
         typer.echo(f"{study.paper.name} {study.table.name}: {study.table.title}")
+    if study.options.scale == "medium" and not as_json and not study.missing_data():
+        typer.echo(f"{study.paper.name} {study.table.name}: {study.estimate().words()}", err=True)
     with progress_display(as_json) as display:
         done = study.make(display)
     document = Judgement(done).document()

@@ -27,7 +27,7 @@ from sordino.parts.ppo import LearnedThreshold
 from sordino.parts.record_thresholds import Fixed as FixedForRecords
 from sordino.parts.record_thresholds import RecordClipping
 from sordino.parts.server_optimizers import SGD, ServerRule
-from sordino.parts.thresholds import Fixed, LayerWise, Median, Normalised, Quantile, Threshold
+from sordino.parts.thresholds import Fixed, LayerWise, Median, Normalised, Quantile, Random, Threshold
 from sordino.privacy.budget.allowance import Outlook
 from sordino.privacy.budget.record_level_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
@@ -41,11 +41,12 @@ RULES = {
     "median": Median,
     "layer-wise": LayerWise,
     "ppo": LearnedThreshold,
+    "random": Random,
 }
 Clipping = Annotated[Threshold, Named(RULES)]
 """Rule for the clipping threshold: `fixed`; `quantile` (private, Andrew et al.); `normalised` (every update is
 scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon is infinite);
-`layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
+`layer-wise` (one for each layer, log-odds); `ppo` (a learning agent); `random` (a control for rules that choose)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
 SIZES_IN_SUMS = "How many records the clients of a round have together is public: sums over them are divided by it."
@@ -69,8 +70,8 @@ class Clipped(Averaging):
     clip: Positive = 0.5
     """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP, ACDP-pFSD on EMNIST: 0.5."""
     clipping: Clipping = Fixed()
-    """Rule for the threshold: `fixed`, `quantile`, `normalised`, `median`, `layer-wise` or `ppo`, each with its own
-    settings."""
+    """Rule for the threshold: `fixed`, `quantile`, `normalised`, `median`, `layer-wise`, `ppo` or `random`, each with
+    its own settings."""
     augmentation: Augmentation = "none"
     """Change of images in each pass over the records: `crop` shifts them by up to 4 pixels, `crop-flip` also mirrors
     every other one. FedDPA's code: `crop-flip` on CIFAR-10, `crop` on SVHN."""

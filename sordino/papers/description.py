@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from sordino.errors import UserError, quoted, unknown
 from sordino.util.toml import read_toml
 
-Scale = Literal["quick", "small", "paper"]
+Scale = Literal["quick", "small", "medium", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds"]
 """Figure that a table prints: an accuracy in %, a loss, rounds to a target accuracy, or seconds a round."""
@@ -47,13 +47,15 @@ class Setting(Part):
     """One of a paper's settings: data, network, clients, training."""
 
     paper: At
+    medium: At | None = None
+    """For tables that have a decisive experiment on this setting."""
     small: At
     quick: At
 
     def at(self, scale: Scale) -> At:
         """Changes of a scale."""
-        found: At = getattr(self, scale)
-        return found
+        found: At | None = getattr(self, scale)
+        return At() if found is None else found
 
 
 class Paper(Part):
@@ -150,6 +152,10 @@ class PaperRow(Part):
     """Whether the paper proposes it."""
     added: bool = False
     """Whether it is not in the paper's table: then no claim is made against it."""
+    scales: list[Scale] = list(SCALES)
+    """Scales that run it."""
+    settings: dict[Scale, dict[str, str]] = {}
+    """Settings of the method at some scales, besides those of `method`, as `compare` takes them."""
 
 
 class Figure(Part):
@@ -169,6 +175,20 @@ class Selection(Part):
 
     columns: list[str] | None = None
     rows: list[str] | None = None
+
+
+class Decisive(Selection):
+    """Part of a table that the scale `medium` runs, where the paper's mechanism can show, in hours on two cores."""
+
+    grid: str
+    """Grid that every row is tuned on in each column, in the place of the paper's: the same tries for all, and no
+    settings of single methods, where the paper compares something else."""
+    seeds: int = Field(ge=3)
+    """Number of reported seeds."""
+    seconds: float = Field(gt=0)
+    """Seconds of one core that a run of the table takes on average, as measured."""
+    note: str = ""
+    """Departures of the experiment from what the table prints, in words."""
 
 
 class PaperTable(Part):
@@ -193,6 +213,7 @@ class PaperTable(Part):
     figures: list[Figure] = []
     quick: Selection = Selection()
     small: Selection = Selection()
+    medium: Decisive | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -208,7 +229,7 @@ class PaperTable(Part):
             _check_known("row", [column.ours] if column.ours else None, [row.name for row in self.rows])
         if self.measure == "seconds" and self.reference not in [row.name for row in self.rows]:
             raise ValueError("seconds are ratios to those of a row: `reference` must name one")
-        for scale in (self.quick, self.small):
+        for scale in (self.quick, self.small, *([self.medium] if self.medium else [])):
             _check_known("column", scale.columns, [one.name for one in self.columns])
             _check_known("row", scale.rows, [one.name for one in self.rows])
         _check_known("column", [self.headline] if self.headline else None, [one.name for one in self.columns])
@@ -216,11 +237,23 @@ class PaperTable(Part):
 
     def taken(self, scale: Scale) -> tuple[list[PaperRow], list[PaperColumn]]:
         """Rows and columns that a scale runs."""
-        if scale == "paper":
-            return self.rows, self.columns
-        chosen: Selection = getattr(self, scale)
-        rows = [row for row in self.rows if chosen.rows is None or row.name in chosen.rows]
+        chosen = Selection() if scale == "paper" else self._selection(scale)
+        known = [row for row in self.rows if scale in row.scales]
+        rows = [row for row in known if chosen.rows is None or row.name in chosen.rows]
         return rows, [one for one in self.columns if chosen.columns is None or one.name in chosen.columns]
+
+    def decisive(self) -> Decisive:
+        """The experiment of the scale `medium`; a table without one is refused."""
+        if self.medium is None:
+            raise UserError(
+                f"{self.name} has no decisive experiment: `--scale medium` is for the main table of each paper "
+                "(`sordino reproduce --list` names it); take another scale here."
+            )
+        return self.medium
+
+    def _selection(self, scale: Scale) -> Selection:
+        found: Selection = self.decisive() if scale == "medium" else getattr(self, scale)
+        return found
 
     def printed(self, row: PaperRow, column: PaperColumn) -> float | None:
         """Number that the paper prints."""
@@ -275,6 +308,10 @@ def read_paper(place: Path) -> Paper:
                 if table.setting_of(column) not in about.settings:
                     missing = unknown("setting", table.setting_of(column), about.settings)
                     raise UserError(f"{path}, column {column.name!r}: {missing}")
+            for column in table.taken("medium")[1] if table.medium else ():
+                setting = table.setting_of(column)
+                if about.settings[setting].medium is None:
+                    raise UserError(f"{path}, column {column.name!r}: the setting {setting!r} has no scale `medium`.")
     if about.main not in tables:
         raise UserError(f"{place / ABOUT}: {unknown('table', about.main, tables)}")
     return about.model_copy(update={"tables": tables})
@@ -332,5 +369,5 @@ def find(name: str, table: str | None = None) -> tuple[Paper, list[PaperTable]]:
 def scale_of(scale: str) -> Scale:
     """Check the name of a scale."""
     if scale not in SCALES:
-        raise UserError(f"Unknown scale {quoted(scale)}: choose quick, small or paper.")
+        raise UserError(f"Unknown scale {quoted(scale)}: choose quick, small, medium or paper.")
     return scale  # type: ignore[return-value]

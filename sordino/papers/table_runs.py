@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from sordino.study.sweep import Cell, Sweep, cells, contender, grid_of
 from sordino.study.tuning import Accuracy, Tuned, TuningRuns, tune, with_settings
 from sordino.util.display import Display
 
-SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
+SEEDS = 3
+"""Number of reported seeds where neither the command nor the table says another."""
 TUNING_SEEDS = 3
 """Number of seeds that settings are chosen on; none of them is reported."""
 EXTENSIONS = 4
@@ -50,7 +52,7 @@ class Options:
     @property
     def seed_count(self) -> int:
         """Number of reported seeds."""
-        return self.seeds or SEEDS[self.scale]
+        return self.seeds or SEEDS
 
     def command(self, paper: str, table: str) -> str:
         """Command that repeats the table."""
@@ -92,15 +94,70 @@ class ReproducedTable:
     tuned: list[Tuned]
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What a table takes, told before it starts."""
+
+    runs: int
+    """Number of reported runs."""
+    tuning: int
+    """Number of runs on which settings are chosen, before any grid grows."""
+    made: int
+    """Runs on the same ground that the store has already, tuning included."""
+    seconds: float | None
+    """Seconds of one core that a run takes; None where nothing tells."""
+    cores: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON document."""
+        return {**asdict(self), "hours": self.hours}
+
+    @property
+    def hours(self) -> float | None:
+        """Hours that are left on so many cores; None where nothing tells."""
+        if self.seconds is None:
+            return None
+        return max(0, self.runs + self.tuning - self.made) * self.seconds / 3600 / self.cores
+
+    def words(self) -> str:
+        """Sentence for people."""
+        tuning = f" and at least {self.tuning} to choose settings" if self.tuning else ""
+        made = f"; the store has {self.made} of this ground" if self.made else ""
+        if self.seconds is None or self.hours is None:
+            return f"{self.runs} runs{tuning}{made}."
+        cores = f"{self.cores} core{'s' if self.cores > 1 else ''}"
+        return (
+            f"{self.runs} runs{tuning}{made}; at {self.seconds:.0f} s of one core each, some {self.hours:.1f} hours on "
+            f"{cores}. Stop it when you like: the same command goes on."
+        )
+
+
+def cores_here() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+GROUND = ("data", "records", "clients", "partition", "model", "rounds")
+
+
+def _ground_of(configuration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of an experiment that decide how long a run takes, but for its method."""
+    return tuple(str(configuration.get(key)) for key in GROUND)
+
+
 class Study:
     """Runs of one table at one scale."""
 
     def __init__(self, paper: Paper, table: PaperTable, options: Options) -> None:
+        grid, own = (paper.grid, paper.own) if options.tune == "paper" else (options.tune, {})
+        if options.scale == "medium":  # a verdict needs settings that were tuned: that is not left to the command
+            decisive = table.decisive()
+            grid, own = (decisive.grid, {}) if options.tune in ("", "paper") else (grid, {})
+            options = replace(options, seeds=options.seeds or decisive.seeds, tune=options.tune or "paper")
         self.paper, self.table, self.options = paper, table, options
         self.rows, self.columns = table.taken(options.scale)
-        whole = options.tune == "paper"
-        self._grid: Sweep = grid_of(paper.grid if whole else options.tune) if options.tune else {}
-        self._own_grids: dict[str, Sweep] = {one: grid_of(text) for one, text in paper.own.items()} if whole else {}
+        self._grid: Sweep = grid_of(grid) if grid else {}
+        self._own_grids: dict[str, Sweep] = {one: grid_of(text) for one, text in own.items()}
 
     def missing_data(self) -> list[str]:
         """Data sets that it needs and that are missing."""
@@ -113,6 +170,33 @@ class Study:
         seeds = range(self.options.seed_count)
         wanted = [self._wanted(self._methods(column), seeds, [column]) for column in self.columns]
         return len({cell.key for of_column in wanted for cell in of_column.values()})
+
+    def estimate(self) -> Estimate:
+        """What the table takes, as far as it is known before: `seconds` is that of a table with a decisive experiment,
+        or the mean of its runs that the store has."""
+        seeds = range(self.options.seed_count)
+        wanted = {
+            cell.key: cell
+            for column in self.columns
+            for cell in self._wanted(self._methods(column), seeds, [column]).values()
+        }
+        tries = math.prod(len(values) for values in self._grid.values()) if self._grid else 0
+        own = sum(math.prod(len(values) for values in grid.values()) for grid in self._own_grids.values())
+        methods = [len(set(self._methods(column).values())) for column in self.columns]
+        tuning = TUNING_SEEDS * (tries * sum(methods) + own * len(self.columns))
+        measured = self._seconds()
+        declared = self.table.decisive().seconds if self.options.scale == "medium" else None
+        seconds = sum(measured) / len(measured) if measured else declared
+        return Estimate(len(wanted), tuning, len(measured), seconds, self.options.jobs or cores_here())
+
+    def _seconds(self) -> list[float]:
+        """Seconds that runs of this table took which the store has: those of its data, clients, network and rounds."""
+        if not self.options.store.is_dir():
+            return []
+        grounds = [_ground_of(self.base(column, "sound").model_dump(mode="json")) for column in self.columns]
+        with contextlib.closing(Store(self.options.store)) as store:
+            rows = [row for row in store.all() if row.summary and _ground_of(row.configuration) in grounds]
+        return [float(row.summary["seconds"]) for row in rows if row.summary]
 
     def base(self, column: PaperColumn, variant: Variant, at: Keys | None = None) -> Experiment:
         """Setting that a column starts from, or the one `at` a point of it."""
@@ -170,10 +254,12 @@ class Study:
         return {row.name: self._method(row, column) for row in self.rows}
 
     def _method(self, row: PaperRow, column: PaperColumn) -> str:
+        more = row.settings.get(self.options.scale)
+        method = with_settings(row.method, more) if more else row.method
         if row.times_epochs == 1:
-            return row.method
-        (cell,) = cells(self.base(column, "sound"), [row.method], {}, [0])
-        return with_settings(row.method, {"epochs": row.times_epochs * cell.experiment.build_method().epochs})
+            return method
+        (cell,) = cells(self.base(column, "sound"), [method], {}, [0])
+        return with_settings(method, {"epochs": row.times_epochs * cell.experiment.build_method().epochs})
 
     def _wanted(
         self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[PaperColumn]

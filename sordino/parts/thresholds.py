@@ -116,6 +116,30 @@ class Normalised(Threshold):
 
 
 @dataclass(frozen=True)
+class Random(Threshold):
+    """A threshold that is drawn anew in each round, C_0 low^(1 - u) high^u with u uniform on (0, 1): the control for
+    rules that choose thresholds. It looks at nothing, so it costs nothing."""
+
+    low: Positive = 0.05
+    """The smallest threshold, as a multiple of the method's `clip`."""
+    high: Positive = 2.0
+    """The largest threshold, as a multiple of the method's `clip`."""
+
+    def begin(self, fed: Federation, clip: float) -> State:
+        return {"clip": self._drawn(clip, fed), "first": clip}
+
+    def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
+        return {**state, "clip": self._drawn(state["first"], fed)}
+
+    def unprotected(self) -> Threshold:
+        return Fixed()
+
+    def _drawn(self, first: float, fed: Federation) -> float:
+        share = float(torch.rand((), generator=fed.random("threshold")))
+        return first * self.low * (self.high / self.low) ** share
+
+
+@dataclass(frozen=True)
 class Median(Threshold):
     """The median of the last round's update norms (Geyer et al. 2017). The norms leave bare: epsilon is infinite."""
 
