@@ -20,7 +20,7 @@ ScaleName = Annotated[
     typer.Option(
         metavar="SCALE",
         help="quick (minutes, on the built-in digits; too small to judge by), small (half an hour a table on two "
-        "cores), medium (main tables only: where the paper's mechanism can show, some hours on two cores, tuned) or paper "
+        "cores), medium (main tables: where the paper's mechanism can show, tuned, some hours on two cores) or paper "
         "(as published; made for a GPU).",
     ),
 ]
@@ -205,13 +205,13 @@ def _make(name: str, table: str | None, options: Any, plan: bool, as_json: bool)
     if name == "all" and table is not None:
         raise UserError("`all` takes no table: name one paper.")
     chosen = [find(one) for one in papers()] if name == "all" else [find(name, table)]
-    drawn = check_picture(options.store / "papers" / "picture.png")
     if options.scale == "medium" and table is None:  # only these have a decisive experiment
         chosen = [(paper, [one for one in tables if one.medium is not None]) for paper, tables in chosen]
     studies = [Study(paper, one, options) for paper, tables in chosen for one in tables]
     if plan:
         _tell_plan(studies, as_json)
         return
+    drawn = check_picture(options.store / "papers" / "picture.png")
     absent = {id(study): study.missing_data() for study in studies}
     if len(studies) > 1 and any(not lacking for lacking in absent.values()):
         for study in studies:

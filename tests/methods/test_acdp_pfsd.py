@@ -134,7 +134,8 @@ def test_public_records_belong_to_no_client(tmp_path: Path) -> None:
     ("method", "clipping"),
     otherwise_slow(
         itertools.product(
-            ("dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd"), ("fixed", "quantile", "median", "layer-wise", "ppo")
+            ("dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd"),
+            ("fixed", "quantile", "median", "layer-wise", "ppo", "random"),
         ),
         lambda case: case[0] == "dp-fedavg" or case[1] == "layer-wise",
     ),

@@ -52,6 +52,25 @@ def test_settings_are_those_that_the_papers_name(known):
     assert methods["pFedSD"] == "pfedsd[privacy=none,temperature=3]"
 
 
+def test_every_paper_has_a_decisive_experiment_that_fits_into_four_hours(known, tmp_path):
+    """On its main table, with what the paper proposes, a rival that it names, and equal passes."""
+    for paper in known.values():
+        decisive = [table.name for table in paper.tables.values() if table.medium is not None]
+        assert decisive == [paper.main]
+        study = Study(paper, paper.tables[paper.main], Options("medium", store=tmp_path / "none", jobs=2))
+        assert any(row.ours for row in study.rows)
+        assert any(not (row.ours or row.added or row.method == "local") for row in study.rows)
+        estimate = study.estimate()
+        assert 0 < estimate.hours <= 4
+        assert estimate.runs >= 10 * len(study.rows)
+        passes = {
+            cell.experiment.build_method().passes()
+            for (row, *_), cell in study._wanted(study._methods(study.columns[0]), [0], study.columns).items()
+            if row not in {one.name for one in study.rows if one.method == "local"}
+        }
+        assert len(passes) == 1
+
+
 @pytest.mark.parametrize(
     ("paper", "table", "rivals"),
     [
@@ -69,7 +88,7 @@ def test_values_among_which_a_paper_chooses_are_no_rivals_of_each_other(known, p
 def test_every_scale_has_rows_columns_and_settings(known):
     for paper in known.values():
         for table in paper.tables.values():
-            for scale in SCALES:
+            for scale in [one for one in SCALES if one != "medium" or table.medium is not None]:
                 rows, columns = table.taken(scale)
                 assert rows, (paper.name, table.name, scale)
                 for column in columns:
@@ -152,7 +171,7 @@ def test_names_that_are_not_there():
         find("fedpda")
     with pytest.raises(UserError, match="did you mean 'table-3'"):
         find("feddpa", "tabel-3")
-    with pytest.raises(UserError, match="quick, small or paper"):
+    with pytest.raises(UserError, match="quick, small, medium or paper"):
         scale_of("large")
 
 

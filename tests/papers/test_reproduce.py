@@ -226,6 +226,70 @@ def test_what_is_published_without_privacy_is_run_as_published():
     assert {variants["FedAvg", variant] for variant in ("sound", "paper")} == {"sound"}
 
 
+DECISIVE = """
+[medium]
+rows = ["alone", "second", "control"]
+columns = ["epsilon 8"]
+grid = "rate=0.05,0.1"
+seeds = 3
+seconds = 36
+"""
+
+
+@pytest.fixture
+def decisive(tiny):
+    """The paper with a decisive experiment on a stand-in, and a row of its own there."""
+    place = tiny / "papers" / "feddpa"
+    about = (place / "paper.toml").read_text()
+    (place / "paper.toml").write_text(about + about[about.index("[settings.one.quick]") :].replace("quick", "medium"))
+    table = (place / "table-3.toml").read_text()
+    control = """
+[[rows]]
+name = "control"
+method = "feddpa"
+scales = ["medium"]
+unpublished = "a control"
+settings = { medium = { tau = "2" } }
+"""
+    (place / "table-3.toml").write_text(table.replace("[small]", control + "[small]") + DECISIVE)
+    return tiny
+
+
+def test_a_decisive_experiment_is_tuned_and_kept_and_says_what_it_takes(decisive):
+    store = decisive / "store"
+    asked = ("feddpa", "table-3", "--scale", "medium", "--jobs", "1", "--store", store)
+    (plan,) = json.loads(call(*asked, "--plan", "--json").stdout)
+    assert not store.exists()
+    # Three rows on three seeds, one of them as published, too; two tries of each on three other seeds.
+    assert (plan["runs"], plan["tuning"], plan["made"]) == (3 * 3 + 3, 2 * 3 * 3, 0)
+    assert plan["hours"] == pytest.approx((12 + 18) * 36 / 3600)
+    assert "12 runs and at least 18 to choose settings; at 36 s" in call(*asked, "--plan").stdout
+    done = call(*asked)
+    assert "some 0.3 hours on 1 core" in done.stderr
+    told = json.loads((store / "papers" / "feddpa" / "table-3-medium.json").read_text())
+    assert (told["seeds"], told["tuning_seeds"]) == (3, 3)
+    assert told["command"] == "sordino reproduce feddpa table-3 --scale medium --seeds 3 --tune paper"
+    assert {row["row"] for row in told["rows"]} == {"alone", "second", "control"}
+    assert "tau=2" in next(row["method"] for row in told["rows"] if row["row"] == "control")
+    made = len(runs_in(store))
+    (after,) = json.loads(call(*asked, "--plan", "--json").stdout)
+    assert after["made"] == made >= 30
+    assert after["hours"] == 0
+    page = decisive / "index.md"
+    call("--index", "--store", store, "-o", page)
+    assert "table-3 --scale medium" in page.read_text()
+
+
+def test_tables_without_a_decisive_experiment_say_so(tiny):
+    with pytest.raises(UserError, match="has no decisive experiment"):
+        call("feddpa", "table-3", "--scale", "medium", "--store", tiny / "store")
+    assert call("feddpa", "--scale", "medium", "--plan").stdout == ""
+    place = tiny / "papers" / "feddpa" / "table-3.toml"
+    place.write_text(place.read_text() + DECISIVE.replace(', "control"', ""))
+    with pytest.raises(UserError, match=r"the setting 'one' has no scale `medium`"):
+        call("feddpa", "table-3", "--scale", "medium", "--store", tiny / "store")
+
+
 def test_what_is_missing_is_told_before_work(tiny):
     with pytest.raises(UserError, match=r"needs svhn, which is not here: `sordino data get svhn`"):
         call("feddpa", "table-3", "--scale", "small", "--data-dir", tiny, "--store", tiny / "store")
@@ -238,7 +302,7 @@ def test_what_is_missing_is_told_before_work(tiny):
         ((), "Name a paper"),
         (("feddp",), "did you mean 'feddpa'"),
         (("feddpa", "table-9"), "did you mean 'table-3'"),
-        (("feddpa", "--scale", "huge"), "choose quick, small or paper"),
+        (("feddpa", "--scale", "huge"), "choose quick, small, medium or paper"),
         (("all", "table-3"), "takes no table"),
         (("feddpa", "-o", "page.md"), "--output and --keep are for --index"),
         (("feddpa", "--keep", "kept"), "--output and --keep are for --index"),
