@@ -70,8 +70,9 @@ def trainings(method: Method, records: Records, passes: int, turns: int, linear:
     """Return the ways in which a client may train a model alone, of which its held-out records choose.
 
     The first has the settings of the run's method. Those may suit the federation alone: with the defaults for networks
-    on features a client takes one long step on all of its records in each round. So the next one trains as the method
-    `local` does. Steps of that are short for linear models on features of length 1: they may also be longer.
+    on features a client takes one long step on all of its records in each round. Where they differ from those of the
+    method `local`, the next one trains as that does. Steps of that are short for linear models on features of length 1:
+    they may also be longer.
 
     Args:
         method: The method of the run.
@@ -84,7 +85,7 @@ def trainings(method: Method, records: Records, passes: int, turns: int, linear:
     alone = Training(local, min(turns * local.epochs, LOCAL_PASSES))
     found = [Training(method, min(passes, LOCAL_PASSES)), alone]
     if _settings(method.descent(records)) == _settings(local.descent(records)):
-        found = [Training(method, max(one.passes for one in found))]
+        return [Training(method, max(one.passes for one in found))]
     bold = Training(replace(local, rate=BOLD * local.rate), alone.passes)
     return [*found, bold] if linear else found
 
@@ -167,8 +168,6 @@ class Mixing(ABC):
 
     trains: ClassVar[tuple[int, ...]]
     """Members that a client trains for its mixture, in the order in which `Mixtures.models` has them."""
-    may_be_bold: ClassVar[bool] = False
-    """Whether linear models are also trained alone with longer steps."""
 
     def __init__(self, clients: Clients, who: Sequence[int], own: Tensor, took_part: Tensor, message: Message) -> None:
         """Take what the clients have.
@@ -216,7 +215,7 @@ class Mixing(ABC):
     def _trainings(self) -> list[Training]:
         clients = self._clients
         x, y = (tensor.to(clients.device) for tensor in self._training(0))
-        linear = self.may_be_bold and len(clients.learner.layout.layers) == 1
+        linear = len(clients.learner.layout.layers) == 1
         return trainings(clients.method, Records(x, y, clients.learner, 0), *self._rounds, linear)
 
     @functools.cached_property
@@ -363,7 +362,6 @@ class Blending(Mixing):
     """Some clients that weight their own and the federation's models by held-out records."""
 
     trains = (LOCAL, TUNED)
-    may_be_bold = True
 
     def _mixtures(self) -> Mixtures:
         said = [torch.zeros(len(MEMBERS), len(mine), self._task.told) for mine in self._folds]

@@ -34,7 +34,8 @@ Departures.
   steps for each new transition on 16 of them (released: 1 step on 2), because otherwise the agent ends at an end of
   its range. Thresholds lie on a logarithmic scale from 0.1 to 10 (the published scale is lost). Every client's first
   action is random: one cycle (the paper: the actions of the first two rounds). The reward counts accuracy from 0 to 1,
-  not in percent.
+  not in percent; its weights beta_1 and beta_2, which the paper does not print, are 1 as in the released code.
+- ResNet-9 has two residual blocks as in the released code; the paper's text names three groups.
 - Records are drawn by coins, ceil(1/q) Poisson batches an epoch; the released code makes one pass over shuffled
   batches, which earns no amplification. In `paper`, too, epsilon is that of Poisson batches.
 - Clients take turns, where the paper draws each round's clients at random; averages are uniform, because weights by

@@ -156,6 +156,9 @@ class PaperRow(Part):
     """Scales that run it."""
     settings: dict[Scale, dict[str, str]] = {}
     """Settings of the method at some scales, besides those of `method`, as `compare` takes them."""
+    published_settings: dict[str, dict[str, str]] = {}
+    """Settings of the method in columns of some of the paper's settings, at the published scale, whose networks these
+    fit."""
 
 
 class Figure(Part):

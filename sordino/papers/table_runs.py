@@ -254,7 +254,9 @@ class Study:
         return {row.name: self._method(row, column) for row in self.rows}
 
     def _method(self, row: PaperRow, column: PaperColumn) -> str:
-        more = row.settings.get(self.options.scale)
+        more = row.settings.get(self.options.scale, {})
+        if self.options.scale == "paper":
+            more = more | row.published_settings.get(self.table.setting_of(column), {})
         method = with_settings(row.method, more) if more else row.method
         if row.times_epochs == 1:
             return method

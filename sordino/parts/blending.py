@@ -76,7 +76,7 @@ chosen on seven tables in 4, 10 and 20 sites where records are protected (`exper
 STEPS = 200
 """Steps of expectation maximisation: far more than the weights need."""
 BOLD = 10.0
-"""Factor on the rate of the method `local` with which clients that blend also train linear models alone. On features of
+"""Factor on the rate of the method `local` with which clients may also train linear models alone. On features of
 length 1 steps of the rate itself are short: on CIFAR-10 in ten clients (seed 10) 60 passes came to 46.8 % and 150 to
 49.0 %, 60 with longer steps to 50.4 %; FEMNIST's first 50 writers (seeds 10 and 11) to 51.4, 62.8 and 70.2 %."""
 LOCAL_PASSES = 60

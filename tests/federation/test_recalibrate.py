@@ -72,10 +72,8 @@ def test_a_client_with_few_records_predicts_with_the_recalibrated_model(name: st
     assert "averaged" not in models
 
 
-def test_recalibration_costs_nothing_and_changes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same noise, what the method comes to and what it costs are the same; local models are the blend's where
-    clients that blend do not try longer steps."""
-    monkeypatch.setattr("sordino.federation.blending.Blending.may_be_bold", False)
+def test_recalibration_costs_nothing_and_changes_nothing_else(tmp_path: Path) -> None:
+    """With the same noise, what the method comes to and what it costs are the same; local models are the blend's."""
     case = Case(find("dp-fedavg")(), tmp_path)
     plain = case.prepared()
     found = {}

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from sordino.errors import UserError
+from sordino.learning.parameters import Layout
+from sordino.models.networks import resnet18
 from sordino.papers.description import SCALES, find, folder, papers, read_paper, scale_of
 from sordino.papers.formulas import FORMULAS, repeat_figure
 from sordino.papers.table_runs import Options, Study
@@ -180,3 +182,16 @@ def test_no_path_of_a_machine_stands_in_a_file():
         text = Path(path).read_text()
         assert "/home/" not in text
         assert "/tmp/" not in text
+
+
+def test_fedper_keeps_the_published_parts_of_each_network(known, tmp_path):
+    """Two layers of the CNN; of ResNet-18 the last block, two convolutions with their norms and the output layer."""
+    paper = known["acdp-pfsd"]
+    study = Study(paper, paper.tables["figure-4"], Options("paper", store=tmp_path / "none"))
+    kept = {paper_column.name: study._methods(paper_column)["FedPer"] for paper_column in study.columns}
+    assert "personal_layers=2" in kept["EMNIST s1, personal"]
+    assert "personal_layers=5" in kept["CIFAR-10 s2, global"]
+    last = list(Layout.of(resnet18((3, 32, 32), 10)).layers)[-5:]
+    assert last == [512 * 512 * 9, 2 * 512, 512 * 512 * 9, 2 * 512, 512 * 10 + 10]
+    small = Study(paper, paper.tables["figure-4"], Options("quick", store=tmp_path / "none"))
+    assert "personal_layers=2" in small._methods(small.columns[0])["FedPer"]
