@@ -1908,7 +1908,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "tasks/classification.py",
-        "tests/methods/test_dp_fedsgd.py tests/federation/test_recalibrate.py",
+        "tests/tasks/test_classification.py tests/methods/test_dp_fedsgd.py tests/federation/test_recalibrate.py",
         [
             ("dp-fedsgd: counts of no record", "clamp(min=1 / records)", "clamp(min=1e-30)"),
             ("recalibrate: one label is worth all", "* count / (count - 1)", "+ len(groups)"),
