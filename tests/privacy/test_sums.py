@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from sordino.errors import UserError
 from sordino.federation.message import Each
+from sordino.learning import singles
 from sordino.learning.network import Batch, Learner
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
@@ -407,6 +408,13 @@ def test_a_client_whose_step_failed_sends_nothing_but_noise() -> None:
     assert data.batch_within(both.flat).form == "batch"
 
 
+def test_each_record_has_its_own_weight_where_few_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(0.3)
+    expected = both.alone(WEIGHTS)
+    monkeypatch.setattr(singles, "TOGETHER", 5)
+    assert torch.allclose(both.alone(WEIGHTS, Singles), expected, atol=1e-5)
+
+
 def test_weighted_factors_hold_where_float32_ends() -> None:
     """A tiny weight on a huge gradient: a factor that float32 cannot hold to its last bit counts nothing."""
     norms, clip = torch.tensor([[3e38]], dtype=torch.float64), torch.tensor([2.2e-7], dtype=torch.float64)
@@ -416,6 +424,10 @@ def test_weighted_factors_hold_where_float32_ends() -> None:
     assert weighted_factors(torch.tensor([[1.0]]), torch.tensor([8.0]), torch.tensor([-2.0])).tolist() == [-2.0]
     layers = weighted_factors(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 2.0]), torch.tensor([2.0]))
     assert layers.flatten().tolist() == pytest.approx([1.0, 0.5], rel=1e-6)
+    layers = weighted_factors(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 2.0]), torch.tensor([-2.0]))
+    assert layers.flatten().tolist() == pytest.approx([-1.0, -0.5], rel=1e-6), (
+        "thresholds hold for negative weights, too"
+    )
 
 
 def test_normalised_factors_are_below_the_threshold() -> None:
