@@ -426,7 +426,7 @@ def test_weighted_factors_hold_where_float32_ends() -> None:
     assert layers.flatten().tolist() == pytest.approx([1.0, 0.5], rel=1e-6)
     layers = weighted_factors(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 2.0]), torch.tensor([-2.0]))
     assert layers.flatten().tolist() == pytest.approx([-1.0, -0.5], rel=1e-6), (
-        "thresholds hold for negative weights, too"
+        "limits hold for negative weights, too"
     )
 
 
