@@ -425,9 +425,7 @@ def test_weighted_factors_hold_where_float32_ends() -> None:
     layers = weighted_factors(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 2.0]), torch.tensor([2.0]))
     assert layers.flatten().tolist() == pytest.approx([1.0, 0.5], rel=1e-6)
     layers = weighted_factors(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 2.0]), torch.tensor([-2.0]))
-    assert layers.flatten().tolist() == pytest.approx([-1.0, -0.5], rel=1e-6), (
-        "limits hold for negative weights, too"
-    )
+    assert layers.flatten().tolist() == pytest.approx([-1.0, -0.5], rel=1e-6), "limits hold for negative weights, too"
 
 
 def test_normalised_factors_are_below_the_threshold() -> None:
