@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sordino.methods.bases import SIZES, SIZES_IN_SUMS
 from sordino.privacy.unit import Unit
-from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
+from sordino.report.statement_blocks import Attacks, Block, Bullets, Section, StatementPage, Table, Tradeoff
 from sordino.report.statement_facts import (
     ABOVE_ALL,
     AUDIT_HEAD,
@@ -35,7 +35,7 @@ COLUMNS = ["column", "kind", "values", "without a value", "source"]
 """Head of the table of a record's columns."""
 
 
-def page_of(found: Statement) -> Page:
+def page_of(found: Statement) -> StatementPage:
     """Page on a run."""
     words = words_for(found.unit)
     told = sentences(found)
@@ -85,7 +85,7 @@ def page_of(found: Statement) -> Page:
     ]
     title = f"Privacy statement: {found.run}"
     annex = [annex_section(found.annex)]
-    return Page(
+    return StatementPage(
         title, _about(found), _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
+from sordino.report.statement_blocks import Attacks, Block, Bullets, Section, StatementPage, Table, Tradeoff
 from sordino.report.statement_facts import (
     OBSERVER_HEAD,
     STAND_INS,
@@ -34,7 +34,7 @@ METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "au
 """Metrics that the page shows where runs have them, with their names."""
 
 
-def page_of(found: SiteStatement) -> Page:
+def page_of(found: SiteStatement) -> StatementPage:
     """Page on a site."""
     measured = [one for one in found.runs if one.metrics is not None]
     utility: list[Block] = [*found.utility]
@@ -72,7 +72,9 @@ def page_of(found: SiteStatement) -> Page:
     ]
     about = f"{found.date}; Sordino {found.version}; for experts: {_limit(found)}; ledger `{found.head[:16]}`"
     title, annex = f"Privacy statement: {found.site}", [annex_section(found.annex)]
-    return Page(title, about, _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex)
+    return StatementPage(
+        title, about, _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex
+    )
 
 
 def _run_cells(one: SiteRun) -> list[str]:

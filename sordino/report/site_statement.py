@@ -27,7 +27,7 @@ from sordino.privacy.views import VIEWS, View
 from sordino.report.registry import blank_fields, registry_document
 from sordino.report.run_facts import audit_command, stand_ins
 from sordino.report.site_page import page_of
-from sordino.report.statement_blocks import Page
+from sordino.report.statement_blocks import StatementPage
 from sordino.report.statement_facts import (
     NO_SUBGROUPS,
     WITHDRAWAL,
@@ -118,7 +118,7 @@ class SiteStatement:
     head: str
     rows: int
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
         return page_of(self)
 

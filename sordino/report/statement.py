@@ -42,7 +42,7 @@ from sordino.report.run_facts import (
     utility_of_clients,
 )
 from sordino.report.run_page import page_of
-from sordino.report.statement_blocks import Page
+from sordino.report.statement_blocks import StatementPage
 from sordino.report.statement_facts import (
     AnnexRow,
     AuditVerdict,
@@ -157,7 +157,7 @@ class Statement:
     """Command that attacks the method with these settings."""
     annex: list[AnnexRow]
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
         return page_of(self)
 

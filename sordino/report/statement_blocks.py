@@ -70,7 +70,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Page:
+class StatementPage:
     """Content of a statement in reading order."""
 
     title: str

@@ -42,7 +42,7 @@ SENT = 1e-8
 """Seconds for each byte that travels between the nodes of a cluster, over a network of 100 MB a second."""
 
 
-class Wishes(Protocol):
+class ExecutionKeys(Protocol):
     """Keys of an experiment that concern its execution."""
 
     @property
@@ -67,7 +67,7 @@ class Choice:
     """Sentences for people who ask."""
 
 
-def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
+def choose(wishes: ExecutionKeys, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
     """Decide for a run with `cohort` clients a round, where the experiment's wishes leave it open."""
     stack = min(stack_size(learner.layout.size), cohort)
     obstacle = why_not_stacked(method, learner, cohort, wishes.compiled == "always", wishes.device)
