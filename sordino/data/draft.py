@@ -169,13 +169,7 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
         raise UserError(f"The folder {folder} holds arrays only, which need no schema.")
-    written, tables, problems = {}, [], []
-    for path in paths:
-        try:
-            written[path.stem] = format_of(path)
-            tables.append(read_table(path, written[path.stem]))
-        except UserError as error:
-            problems.append(str(error))
+    written, tables, problems = _read_tables(paths)
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     event = [] if wanted.event is None else [wanted.event]
     for name in (label, *event, *drop, *wanted.categorical, *wanted.missing_codes):
@@ -195,16 +189,7 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         else _guess(_cells(name, tables, wanted), wanted)
         for name in names
     }
-    if not any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
-        dropped = "; ".join(
-            f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
-            for name, guess in guesses.items()
-            if name != label
-        )
-        raise UserError(
-            f"The tables of {folder} have nothing beside the label {label!r} to learn from"
-            f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
-        )
+    _check_features(folder, label, guesses)
     schema = Schema(
         **usual.model_dump(),
         files={name: one for name, one in written.items() if one != usual},
@@ -213,6 +198,34 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
     )
     questions = [*notes, *_odd_formats(schema), *merge({name: guess.questions for name, guess in guesses.items()})]
     return Draft(schema, questions, _text(schema, guesses, folder, len(tables)), len(tables))
+
+
+def _read_tables(paths: Sequence[Path]) -> tuple[dict[str, Format], list[TextTable], list[str]]:
+    """Formats of files by client, the tables that could be read, and sentences on those that could not."""
+    written: dict[str, Format] = {}
+    tables, problems = [], []
+    for path in paths:
+        try:
+            written[path.stem] = format_of(path)
+            tables.append(read_table(path, written[path.stem]))
+        except UserError as error:
+            problems.append(str(error))
+    return written, tables, problems
+
+
+def _check_features(folder: Path, label: str, guesses: Mapping[str, _Guess]) -> None:
+    """Refuse tables without a column to learn from; say why each was dropped."""
+    if any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
+        return
+    dropped = "; ".join(
+        f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
+        for name, guess in guesses.items()
+        if name != label
+    )
+    raise UserError(
+        f"The tables of {folder} have nothing beside the label {label!r} to learn from"
+        f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
+    )
 
 
 def format_of(path: Path) -> Format:

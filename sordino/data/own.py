@@ -129,20 +129,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
                 f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`."
             )
         return read_sequences(folder, paths, how.labels, notes)
-    problems: list[str] = []
-    tables: list[TextTable] = []
-    arrays: list[ClientFile] = []
-    for path in paths:
-        try:
-            if path.suffix.lower() == ".npz":
-                arrays.append(read_arrays(path, how.person_rules))
-            else:
-                tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
-        except UserError as error:
-            problems.append(str(error))
-    if how.schema is None and tables:
-        problems += check_columns(tables, how.label or DEFAULT_LABEL)
-    refuse(str(folder), problems)
+    tables, arrays = _read_files(folder, paths, how)
     schema = how.schema
     if schema is None and tables:
         schema = plain_schema(
@@ -191,6 +178,25 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         person=person,
         person_rules=rules,
     )
+
+
+def _read_files(folder: Path, paths: Sequence[Path], how: Reading) -> tuple[list[TextTable], list[ClientFile]]:
+    """Read every file: tables as texts, and arrays; refuse all that cannot be read at once."""
+    problems: list[str] = []
+    tables: list[TextTable] = []
+    arrays: list[ClientFile] = []
+    for path in paths:
+        try:
+            if path.suffix.lower() == ".npz":
+                arrays.append(read_arrays(path, how.person_rules))
+            else:
+                tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
+        except UserError as error:
+            problems.append(str(error))
+    if how.schema is None and tables:
+        problems += check_columns(tables, how.label or DEFAULT_LABEL)
+    refuse(str(folder), problems)
+    return tables, arrays
 
 
 def name_persons(
