@@ -53,7 +53,7 @@ BOTH = (
 
 
 def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Page of half a minute."""
+    """Summary that is read in half a minute."""
     records, positive = own["records"], own["positive"]
     known = ", ".join(f"{count} {name!r}" for name, count in own["classes"].items())
     looked = f"What {site} predicts with, on {records} records that were not trained on"

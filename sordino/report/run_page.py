@@ -1,4 +1,4 @@
-"""Page of a statement on a run: its half minute, and the sections below."""
+"""Content of the privacy statement on a run: a summary to be read in half a minute, and the sections below it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _about(found: Statement) -> str:
 
 
 def _glance(found: Statement) -> list[tuple[str, str]]:
-    """Page of half a minute."""
+    """Summary that is read in half a minute."""
     many = len(found.clients) + found.others
     where = " This was a simulation: one machine held all records." if found.simulated else ""
     where = " It was a trial: one machine played all of them." if found.trial else where

@@ -1,4 +1,4 @@
-"""Page of a statement on a site: its half minute, and the sections below."""
+"""Content of the privacy statement on a site: a summary to be read in half a minute, and the sections below it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _limit(found: SiteStatement) -> str:
 
 
 def _glance(found: SiteStatement) -> list[tuple[str, str]]:
-    """Page of half a minute."""
+    """Summary that is read in half a minute."""
     many = len(found.runs)
     left = any(one.left for one in found.runs)
     part = f"{found.site} took part in {many} {'run' if many == 1 else 'runs'} with other sites."

@@ -183,6 +183,7 @@ class OutgoingQuestion:
 
     def hash(self) -> bytes:
         """SHA-256 of the whole question, where all sites get the same; masks are bound to it."""
+        # The second part stands for the values of one site alone, of which there are none here; sites hash them too.
         return hashlib.sha256(hashlib.sha256(self.content).digest() + hashlib.sha256(b"").digest()).digest()
 
 
@@ -238,7 +239,8 @@ class Trips:
         """
 
         def request(one: bytes) -> bytes:
-            return question.request(self.presence.number[one], self.presence.echo(one), self._notes.pop(one, {}))
+            notes = self._notes.pop(one, {})  # they answer one statement of the site, and confirm no later one
+            return question.request(self.presence.number[one], self.presence.echo(one), notes)
 
         def answered(one: bytes, reply: Mapping[str, Any]) -> WorkReply:
             return WorkReply.read(reply, read(one, reply))
