@@ -1,4 +1,4 @@
-"""Commands on the runs of a store: list them, remove them."""
+"""Commands on the runs of a store: list them, take over or merge those of other stores, remove them."""
 
 from __future__ import annotations
 
