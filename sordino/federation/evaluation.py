@@ -129,16 +129,7 @@ def ask_behind(
 def evaluate(
     ask: Ask, question: Question, steps: Mapping[str, Releases], gate: Gate, run_state: RunState, task: Task
 ) -> Evaluation:
-    """Ask clients for the histogram, and work out the figures that follow from it.
-
-    Args:
-        ask: the transport's `ask`.
-        question: the question, with the model in its message and the clients that are asked.
-        steps: releases of each step.
-        gate: the server's gate, which reads sums and messages.
-        run_state: state of the run, in which the question is charged.
-        task: what is predicted.
-    """
+    """Ask clients for the histogram, and work out the figures that follow from it."""
     sent = steps[STEP]
     means, deviations, _ = ask_behind(ask, question, sent, gate, run_state)
     counts, of_records = means[HISTOGRAM].double().numpy(), sent[HISTOGRAM].record_level
