@@ -139,7 +139,7 @@ def _headlines(
         check_seeds(seeds)
     if len(stores) > 1 and not index:
         raise UserError("Several stores are for --index: name the one where runs go.")
-    options = headlines.Options(stores[0], seeds or headlines.SEEDS, data_dir, jobs, paper)
+    options = headlines.HeadlineOptions(stores[0], seeds or headlines.SEEDS, data_dir, jobs, paper)
     if index:
         rows = headlines.stored_rows(stores, options)
     else:
@@ -181,7 +181,7 @@ def _options(
 ) -> Any:
     from sordino.experiment.config import check_seeds
     from sordino.papers.description import scale_of
-    from sordino.papers.table_runs import Options
+    from sordino.papers.table_runs import ReproduceOptions
 
     if seeds is not None:
         check_seeds(seeds)
@@ -189,7 +189,7 @@ def _options(
         raise UserError(
             "--tune is empty: write a grid, as in 'rate=0.01,0.1;clip=0.3,1', or `paper` for the paper's own."
         )
-    return Options(scale_of(scale), seeds, store, data_dir, jobs, tune or "")
+    return ReproduceOptions(scale_of(scale), seeds, store, data_dir, jobs, tune or "")
 
 
 def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
@@ -221,14 +221,14 @@ def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
 
 def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any]:
     from sordino.papers.figures import draw
-    from sordino.papers.judgement import Judgement
+    from sordino.papers.judgement import ClaimJudgement
     from sordino.papers.pages import write
 
     if several and not as_json:
         typer.echo(f"{study.paper.name} {study.table.name}: {study.table.title}")
     with progress_display(as_json) as display:
         done = study.make(display)
-    document = Judgement(done).document()
+    document = ClaimJudgement(done).document()
     page = write(document, study.options.store)
     if drawn:
         draw(done, page.with_suffix(".png"))

@@ -32,7 +32,7 @@ from sordino.data.questions import (
     INTEGER_CODES,
     RANGES,
     VALUES,
-    Question,
+    ColumnQuestion,
     ask_of_codes,
     ask_of_scales,
     ask_of_sites,
@@ -58,7 +58,7 @@ from sordino.data.schema import (
     Time,
     canonical,
 )
-from sordino.data.tables import DELIMITERS, Table, read_table
+from sordino.data.tables import DELIMITERS, TextTable, read_table
 from sordino.errors import UserError, refuse, unknown
 from sordino.tasks import TASKS, Classification, Regression, Survival
 from sordino.util.toml import toml_key, toml_value
@@ -105,7 +105,7 @@ class _Guess:
     column: Column
     seen: str
     """Range or number of values that occur, and the share of missing ones."""
-    questions: tuple[Question, ...] = ()
+    questions: tuple[ColumnQuestion, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,13 +169,7 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
         raise UserError(f"The folder {folder} holds arrays only, which need no schema.")
-    written, tables, problems = {}, [], []
-    for path in paths:
-        try:
-            written[path.stem] = format_of(path)
-            tables.append(read_table(path, written[path.stem]))
-        except UserError as error:
-            problems.append(str(error))
+    written, tables, problems = _read_tables(paths)
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     event = [] if wanted.event is None else [wanted.event]
     for name in (label, *event, *drop, *wanted.categorical, *wanted.missing_codes):
@@ -195,16 +189,7 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         else _guess(_cells(name, tables, wanted), wanted)
         for name in names
     }
-    if not any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
-        dropped = "; ".join(
-            f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
-            for name, guess in guesses.items()
-            if name != label
-        )
-        raise UserError(
-            f"The tables of {folder} have nothing beside the label {label!r} to learn from"
-            f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
-        )
+    _check_features(folder, label, guesses)
     schema = Schema(
         **usual.model_dump(),
         files={name: one for name, one in written.items() if one != usual},
@@ -213,6 +198,34 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
     )
     questions = [*notes, *_odd_formats(schema), *merge({name: guess.questions for name, guess in guesses.items()})]
     return Draft(schema, questions, _text(schema, guesses, folder, len(tables)), len(tables))
+
+
+def _read_tables(paths: Sequence[Path]) -> tuple[dict[str, Format], list[TextTable], list[str]]:
+    """Formats of files by client, the tables that could be read, and sentences on those that could not."""
+    written: dict[str, Format] = {}
+    tables, problems = [], []
+    for path in paths:
+        try:
+            written[path.stem] = format_of(path)
+            tables.append(read_table(path, written[path.stem]))
+        except UserError as error:
+            problems.append(str(error))
+    return written, tables, problems
+
+
+def _check_features(folder: Path, label: str, guesses: Mapping[str, _Guess]) -> None:
+    """Refuse tables without a column to learn from; say why each was dropped."""
+    if any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
+        return
+    dropped = "; ".join(
+        f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
+        for name, guess in guesses.items()
+        if name != label
+    )
+    raise UserError(
+        f"The tables of {folder} have nothing beside the label {label!r} to learn from"
+        f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
+    )
 
 
 def format_of(path: Path) -> Format:
@@ -258,7 +271,7 @@ def _odd_formats(schema: Schema) -> list[str]:
     ]
 
 
-def _cells(name: str, tables: Sequence[Table], wanted: Wishes) -> _Cells:
+def _cells(name: str, tables: Sequence[TextTable], wanted: Wishes) -> _Cells:
     """The cells of a column; those with a code that stands for a missing value are missing."""
     texts = {table.path.stem: table.texts(name) for table in tables}
     codes = {f"{code:g}" for code in wanted.missing_codes.get(name, ())}
@@ -316,8 +329,8 @@ def _names_persons(cells: _Cells) -> bool:
     return many and max(different.values()) >= FEWEST_PERSONS and sum(different.values()) < len(texts)
 
 
-def _ask_of_persons(name: str) -> Question:
-    return Question(
+def _ask_of_persons(name: str) -> ColumnQuestion:
+    return ColumnQuestion(
         f"codes that come again: do they say whom a row is about? Then write person = {toml_value(name)} above the "
         f"columns (`sordino data schema` with --person {shlex.quote(name)} does it): all rows of a person are then "
         "protected together. Dropped."
@@ -384,20 +397,20 @@ def _target(cells: _Cells, wanted: Wishes, guessed: bool) -> _Guess:
             f"The column {cells.name!r} has the same value in all records, {low:g}: there is nothing to predict. Name "
             "another with --label."
         )
-    asked = [Question(TARGET_RANGE)]
+    asked = [ColumnQuestion(TARGET_RANGE)]
     if guessed:
         bounds = ",".join(f"{bound:g}" for bound in suggest_bins(everything))
         name = shlex.quote(cells.name)
         asked.insert(
             0,
-            Question(
+            ColumnQuestion(
                 f"a number with {len(set(everything))} different values: it is predicted as one (regression). If a few "
                 f"classes are wanted, --bins {bounds} makes them; if its numbers are codes of classes, --categorical "
                 f"{name} says so."
             ),
         )
     if cells.missing:
-        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+        asked.append(ColumnQuestion(f"{cells.missing:.1%} of the records have none and are dropped."))
     column = Target(
         range=round_outwards(low, high),
         missing="drop" if cells.missing else "refuse",
@@ -428,9 +441,9 @@ def _time(cells: _Cells) -> _Guess:
             f"The time {cells.name!r} has negative values, {min(everything):g} for example: times count from a start "
             "at 0."
         )
-    asked = [Question(CUTS)]
+    asked = [ColumnQuestion(CUTS)]
     if cells.missing:
-        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+        asked.append(ColumnQuestion(f"{cells.missing:.1%} of the records have none and are dropped."))
     column = Time(cuts=suggest_cuts(everything), missing="drop" if cells.missing else "refuse", public=False)
     return _Guess(column, f"{min(everything):g} to {max(everything):g}, {cells.missing:.1%} missing", tuple(asked))
 
@@ -447,9 +460,11 @@ def _event(cells: _Cells) -> _Guess:
         )
     asked = []
     if values != ("0", "1"):
-        asked.append(Question(f"{values[1]!r} is taken for the event, and {values[0]!r} for none: is that right?"))
+        asked.append(
+            ColumnQuestion(f"{values[1]!r} is taken for the event, and {values[0]!r} for none: is that right?")
+        )
     if cells.missing:
-        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+        asked.append(ColumnQuestion(f"{cells.missing:.1%} of the records have none and are dropped."))
     column = Event(values=(values[0], values[1]), missing="drop" if cells.missing else "refuse")
     return _Guess(column, ", ".join(f"{value}: {counted[value]}" for value in values), tuple(asked))
 
@@ -478,9 +493,9 @@ def _label(cells: _Cells, wanted: Wishes) -> _Guess:
         asked.append("Some differ only in case and are taken as one (fold_case).")
     if cells.missing:
         asked.append(f"{cells.missing:.1%} of the records have none and are dropped.")
-    questions = [*_positive_question(wanted, values, counted, fold), Question(" ".join(asked))]
+    questions = [*_positive_question(wanted, values, counted, fold), ColumnQuestion(" ".join(asked))]
     if cells.name not in wanted.categorical:
-        questions += [Question(text) for text in note_numeric_classes(values, cells.name)]
+        questions += [ColumnQuestion(text) for text in note_numeric_classes(values, cells.name)]
     column = Label(
         values=values or ("none",),
         positive=_positive(wanted, values, counted, fold),
@@ -511,7 +526,9 @@ def _binned_label(cells: _Cells, wanted: Wishes) -> _Guess:
         )
     questions = [
         *_positive_question(wanted, values, counted, False),
-        Question("a number that is grouped into classes: are its bounds your choice, and not read from the records?"),
+        ColumnQuestion(
+            "a number that is grouped into classes: are its bounds your choice, and not read from the records?"
+        ),
     ]
     column = Label(
         values=values,
@@ -532,14 +549,16 @@ def _positive(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int],
     return min(reversed(values), key=lambda value: counted[value]) if len(values) == 2 else None
 
 
-def _positive_question(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> list[Question]:
+def _positive_question(
+    wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool
+) -> list[ColumnQuestion]:
     """Ask about the label that is looked for, where nobody named it."""
     chosen = _positive(wanted, values, counted, fold)
     if chosen is None or wanted.positive is not None:
         return []
     other = next(value for value in values if value != chosen)
     return [
-        Question(
+        ColumnQuestion(
             f"The one that is looked for (positive) is taken to be the rarer of two, {chosen!r}: is it? Recall and AUC "
             f"are those of this one; --positive {shlex.quote(other)} takes the other."
         )
@@ -552,10 +571,10 @@ def _number(cells: _Cells, numbers: Mapping[str, Sequence[float]], codes: tuple[
     whole = all(number.is_integer() for number in different)
     seen = f"{low:g} to {high:g}, {cells.missing:.1%} missing"
     if whole and len(different) == len(everything) > 1 and NAMES_OF_IDS.search(cells.name):
-        dropped = Question("every record has another number: dropped as an identifier. Is it one?")
+        dropped = ColumnQuestion("every record has another number: dropped as an identifier. Is it one?")
         return _Guess(Identifier(), seen, (dropped,))
     if high - low < 1 / MAX_MAGNITUDE:
-        return _Guess(Identifier(), seen, (Question("all records have the same value: dropped."),))
+        return _Guess(Identifier(), seen, (ColumnQuestion("all records have the same value: dropped."),))
     column = NumberColumn(
         range=round_outwards(low, high),
         spread=spread_of(everything),
@@ -577,13 +596,13 @@ def _category(cells: _Cells, wanted: bool) -> _Guess:
     different = Counter(there)
     seen = f"{len(different)} different values, {cells.missing:.1%} missing"
     if not there:
-        return _Guess(Identifier(), seen, (Question("no record has a value: dropped."),))
+        return _Guess(Identifier(), seen, (ColumnQuestion("no record has a value: dropped."),))
     if not wanted and all(DATE.match(text) for text in different):
         asked = "dates: dropped. If they matter, put a number in their place, such as an age or days since a visit."
-        return _Guess(Identifier(), seen, (Question(asked),))
+        return _Guess(Identifier(), seen, (ColumnQuestion(asked),))
     if not wanted and len(different) > MAX_CATEGORIES and len(different) > len(there) / 20:
         asked = "too many different texts for a category: dropped. Is it a name or a text?"
-        return _Guess(Identifier(), seen, (Question(asked + _odd_cells(cells.there)),))
+        return _Guess(Identifier(), seen, (ColumnQuestion(asked + _odd_cells(cells.there)),))
     fold = differ_in_case(there) is not None
     by_site = {site: [canonical(text, fold) for text in texts] for site, texts in by_site.items()}
     aliases, odd = find_spellings(by_site, cells.there)
@@ -596,7 +615,7 @@ def _category(cells: _Cells, wanted: bool) -> _Guess:
         centred=True,
         public=False,
     )
-    case = [Question("some values differ only in case and are taken as one (fold_case).")] if fold else []
+    case = [ColumnQuestion("some values differ only in case and are taken as one (fold_case).")] if fold else []
     meant = {site: [aliases.get(text, text) for text in texts] for site, texts in by_site.items()}
     return _Guess(column, seen, (*odd, *case, *ask_of_sites(meant), VALUES))
 

@@ -13,7 +13,7 @@ import numpy as np
 from sordino.data.formats import quote
 from sordino.data.persons import code_of, names_somebody
 from sordino.data.schema import Category, Event, Format, Label, NumberColumn, Schema, Target, canonical, unit_key
-from sordino.data.tables import Table
+from sordino.data.tables import TextTable
 
 SHOWN = 5
 """Number of values that a sentence shows."""
@@ -86,7 +86,7 @@ class Encoded:
 class Encoding:
     """Encoding of one table into records; used once."""
 
-    def __init__(self, table: Table, schema: Schema, written: Format, source: Source) -> None:
+    def __init__(self, table: TextTable, schema: Schema, written: Format, source: Source) -> None:
         """`written` is the format of the table's file; `source` decides what errors advise."""
         self._table, self._schema, self._written, self._source = table, schema, written, source
         self._absent = set(schema.missing_cells) | {""}

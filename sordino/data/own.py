@@ -37,7 +37,7 @@ from sordino.data.people import known_people, same_files
 from sordino.data.persons import code_of, names_somebody, number_codes
 from sordino.data.schema import MAX_MAGNITUDE, Column, Event, PersonRules, Schema, Target, Time, canonical
 from sordino.data.sequences import holds_sequences, read_sequences
-from sordino.data.tables import Table, check_finite, read_table
+from sordino.data.tables import TextTable, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse, unknown
 from sordino.tasks import TASKS, Classification, Regression, Survival, Task
 from sordino.tasks.regression import USUAL_LOSS
@@ -129,20 +129,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
                 f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`."
             )
         return read_sequences(folder, paths, how.labels, notes)
-    problems: list[str] = []
-    tables: list[Table] = []
-    arrays: list[ClientFile] = []
-    for path in paths:
-        try:
-            if path.suffix.lower() == ".npz":
-                arrays.append(read_arrays(path, how.person_rules))
-            else:
-                tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
-        except UserError as error:
-            problems.append(str(error))
-    if how.schema is None and tables:
-        problems += check_columns(tables, how.label or DEFAULT_LABEL)
-    refuse(str(folder), problems)
+    tables, arrays = _read_files(folder, paths, how)
     schema = how.schema
     if schema is None and tables:
         schema = plain_schema(
@@ -191,6 +178,25 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         person=person,
         person_rules=rules,
     )
+
+
+def _read_files(folder: Path, paths: Sequence[Path], how: Reading) -> tuple[list[TextTable], list[ClientFile]]:
+    """Read every file: tables as texts, and arrays; refuse all that cannot be read at once."""
+    problems: list[str] = []
+    tables: list[TextTable] = []
+    arrays: list[ClientFile] = []
+    for path in paths:
+        try:
+            if path.suffix.lower() == ".npz":
+                arrays.append(read_arrays(path, how.person_rules))
+            else:
+                tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
+        except UserError as error:
+            problems.append(str(error))
+    if how.schema is None and tables:
+        problems += check_columns(tables, how.label or DEFAULT_LABEL)
+    refuse(str(folder), problems)
+    return tables, arrays
 
 
 def name_persons(
@@ -254,7 +260,9 @@ def check_reading(how: Reading) -> None:
         raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
 
 
-def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
+def _encode(
+    tables: Sequence[TextTable], schema: Schema, how: Reading, folder: Path
+) -> tuple[list[ClientFile], list[str]]:
     """The records of all tables, and sentences with what was counted in them."""
     source: Source = "options" if how.schema is None else "schema"
     found = [Encoding(table, schema, schema.format_of(table.path.stem), source).result() for table in tables]
@@ -278,7 +286,7 @@ def describe_outcomes(schema: Schema) -> str:
     return " and ".join(f"the {column.kind} {name!r}" for name, column in schema.outcomes.items())
 
 
-def _outcome_of(tables: Sequence[Table], how: Reading) -> dict[str, Column]:
+def _outcome_of(tables: Sequence[TextTable], how: Reading) -> dict[str, Column]:
     """Columns of what is predicted where there is no schema; what nobody declares is read from the records."""
     name = how.label or DEFAULT_LABEL
     if how.kind == Regression.name:
@@ -404,7 +412,7 @@ def client_paths(folder: Path) -> tuple[list[Path], list[str]]:
     return paths, notes if others else []
 
 
-def check_columns(tables: Sequence[Table], label: str) -> list[str]:
+def check_columns(tables: Sequence[TextTable], label: str) -> list[str]:
     """Sentences on what keeps tables from being read without a schema: no label, nothing besides it, other columns."""
     problems = []
     unlabelled = [table for table in tables if label not in table.columns]

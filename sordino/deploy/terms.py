@@ -205,7 +205,14 @@ class Declared(Facts):
         self, experiment: Experiment, schedule: Schedule, steps: Mapping[str, Releases], minimum: int
     ) -> AtSites:
         """Return the rule by which noise follows from a budget; a cohort whose sum could show a single message is
-        refused."""
+        refused.
+
+        Args:
+            experiment: the configuration.
+            schedule: rounds and cohorts.
+            steps: releases of each step.
+            minimum: number of sites that must answer.
+        """
         shares, learner = 1, self.network.learner
         cells = cell_count(check_task(learner.task)) if experiment.evaluation_share else 0
         if is_summed(experiment, all_releases(steps)):

@@ -1,4 +1,4 @@
-"""Digests of code that stands in no file: classes of a notebook or an interpreter."""
+"""Identity of a run: a hash of everything that decides its results, a user's own code and weights included."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def compiled_code(kind: type, without_files: WithoutFiles) -> str:
 
 
 class _Digest:
-    """Digests of values by what they are, each function and class once."""
+    """Digests of values by what they are, each function and class once: for code that stands in no file, such as
+    classes of a notebook."""
 
     def __init__(self, without_files: WithoutFiles) -> None:
         self._without_files = without_files

@@ -46,7 +46,7 @@ from sordino.features.projection import (
     record_hashes,
     shipped,
 )
-from sordino.features.scattering import Normalised, Scattering
+from sordino.features.scattering import Scattering, StandardisedOrders
 from sordino.models.checks import find_change_in_evaluation, mixes_in_evaluation
 from sordino.models.own import call
 from sordino.models.tokens import declare_tokens, examples
@@ -293,7 +293,7 @@ def _components(name: str, transform: Scattering, data_dir: Path | None, width: 
             f"The public data {name!r} have records of shape {tuple(records.shape[1:])}, and those of the clients have "
             f"{(transform.channels, *transform.sides)}: name public images of the same shape."
         )
-    frozen = nn.Sequential(transform, Normalised(transform.coefficients)).eval()
+    frozen = nn.Sequential(transform, StandardisedOrders(transform.coefficients)).eval()
     many = transform.channels * sum(transform.coefficients) * transform.rows * transform.columns
     settings = [VERSION, transform.scales, transform.angles, transform.rows, transform.columns, width, PUBLIC_RECORDS]
     key = hashlib.sha256(f"components {settings} {cache.digest_of_records(records)}".encode()).hexdigest()
@@ -316,7 +316,7 @@ def _assembled(
     """Scattering with a given projection."""
     transform = Scattering(shape, choice.scales, choice.angles, choice.pool)
     last: nn.Module = UnitLength() if projection is None else Projected(projection.mean, projection.components)
-    module = nn.Sequential(transform, Normalised(transform.coefficients), last).eval()
+    module = nn.Sequential(transform, StandardisedOrders(transform.coefficients), last).eval()
     many = shape[0] * sum(transform.coefficients) * transform.rows * transform.columns
     output = (many,) if projection is None else (projection.components.shape[1],)
     settings = [VERSION, list(shape), choice.scales, choice.angles, choice.pool]

@@ -104,7 +104,7 @@ class Scattering(nn.Module):
         return rows @ maps @ columns.T
 
 
-class Normalised(nn.Module):
+class StandardisedOrders(nn.Module):
     """Coefficients of each record with mean 0 and standard deviation 1 in each order, as one vector."""
 
     def __init__(self, coefficients: tuple[int, int, int]) -> None:

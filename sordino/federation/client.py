@@ -117,10 +117,28 @@ class Execution(Protocol):
         only row; `nan` where it has no test records."""
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
-        """Return `models`, one row for each part of `records`, after `passes` passes of plain local training on it."""
+        """Train models plainly, without clipping or noise, for what stays at the clients.
+
+        Args:
+            clients: clients that train.
+            models: flat vectors to start from, one row for each part of `records`.
+            records: records of each client.
+            seeds: seed of the batches of each client.
+            passes: passes over the records.
+
+        Returns:
+            The trained models, one row for each part.
+        """
 
     def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
-        """Return the logits of each row of `models` on its part of `records`."""
+        """Return the logits of models, one tensor (records, outputs) for each.
+
+        Args:
+            clients: clients whose network is run.
+            models: flat vectors, one row for each of `parts`.
+            records: records of all clients.
+            parts: place in `records` of the part that each model is run on.
+        """
 
 
 def keeper_of(learner: Learner, records: Split) -> Keeper:

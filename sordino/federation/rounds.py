@@ -1,4 +1,4 @@
-"""Rounds: the one that is open, the report of one that is over, and who is told of it."""
+"""Rounds: the one that is open, the report of one that is over, who is told of it, and figures over clients for it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ VARIANTS: tuple[Variant, ...] = ("sound", "paper")
 
 
 @dataclass(frozen=True)
-class Options:
+class ReproduceOptions:
     """Options for repeating a table."""
 
     scale: Scale = "small"
@@ -86,7 +86,7 @@ class ReproducedTable:
 
     paper: Paper
     table: PaperTable
-    options: Options
+    options: ReproduceOptions
     outcomes: dict[tuple[str, str, Variant], CellOutcome]
     """Outcomes by row, column and variant."""
     tuned: list[Tuned]
@@ -95,7 +95,7 @@ class ReproducedTable:
 class Study:
     """Runs of one table at one scale."""
 
-    def __init__(self, paper: Paper, table: PaperTable, options: Options) -> None:
+    def __init__(self, paper: Paper, table: PaperTable, options: ReproduceOptions) -> None:
         self.paper, self.table, self.options = paper, table, options
         self.rows, self.columns = table.taken(options.scale)
         whole = options.tune == "paper"

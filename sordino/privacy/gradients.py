@@ -103,11 +103,18 @@ class PrivateRecords:
         batch: DrawnBatch | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """`validation` says which units are set aside for judging; `keeper` takes gradients of such units; `exit` is
-        where noisy gradients leave, None for steps that take none. `bare` hands out the records as they are: only for
-        steps that declare a bare release, whose epsilon is infinite. `compiled` computes clipped sums where it fits.
-        `batch` is what sums with shared noise are made over, None for steps that send none. `asked` is the question
-        that the step answers, and the client; None outside of a run.
+        """Hold a client's records.
+
+        Args:
+            units: records, or persons with all of their rows.
+            validation: (units,) whether each is set aside for judging.
+            keeper: takes gradients of single units.
+            exit: where noisy gradients leave; None for steps that take none.
+            bare: whether records are handed out as they are: only for steps that declare a bare release, whose epsilon
+                is infinite.
+            compiled: computes clipped sums where it fits.
+            batch: what sums with shared noise are made over; None for steps that send none.
+            asked: question that the step answers, and the client; None outside of a run.
         """
         self.__judge, self.__units = units.at(validation), units.at(~validation)
         self.__bare = units if bare else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sordino.report.statement_blocks import Block, Bullets, Page, Section, Table
+from sordino.report.statement_blocks import Block, Bullets, Section, StatementPage, Table
 from sordino.report.terminal.metrics import JUDGED, figure_with_interval
 from sordino.version import VERSION
 
@@ -26,7 +26,7 @@ class JudgementReport:
 
     found: SiteJudgement
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
         found, own = self.found, self.found.own.to_dict()
         models = {"own": own} | ({} if found.shared is None else {"shared": found.shared.to_dict()})
@@ -37,7 +37,9 @@ class JudgementReport:
             *_groups(own),
             *([Section("Attention", [Bullets(own["notes"])])] if own["notes"] else []),
         ]
-        return Page(f"How well the models of {found.site} predict", about, _glance(found.site, own), None, sections)
+        return StatementPage(
+            f"How well the models of {found.site} predict", about, _glance(found.site, own), None, sections
+        )
 
     def document(self) -> dict[str, Any]:
         """Document for machines."""
@@ -51,7 +53,7 @@ BOTH = (
 
 
 def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Page of half a minute."""
+    """Summary that is read in half a minute."""
     records, positive = own["records"], own["positive"]
     known = ", ".join(f"{count} {name!r}" for name, count in own["classes"].items())
     looked = f"What {site} predicts with, on {records} records that were not trained on"

@@ -1,4 +1,4 @@
-"""Privacy statement on a run: a page of half a minute for those who must answer for data, and all the rest below it.
+"""Privacy statement on a run, for those who must answer for data: a summary of half a minute, and all the rest below.
 
 It says what was trained on whose data, what left, who could see it and what that means, in plain words. Every figure
 follows from the run's ledger. The page holds what NIST SP 800-226 (Guidelines for Evaluating Differential Privacy
@@ -42,7 +42,7 @@ from sordino.report.run_facts import (
     utility_of_clients,
 )
 from sordino.report.run_page import page_of
-from sordino.report.statement_blocks import Page
+from sordino.report.statement_blocks import StatementPage
 from sordino.report.statement_facts import (
     AnnexRow,
     AuditVerdict,
@@ -157,7 +157,7 @@ class Statement:
     """Command that attacks the method with these settings."""
     annex: list[AnnexRow]
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
         return page_of(self)
 

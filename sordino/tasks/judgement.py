@@ -1,4 +1,4 @@
-"""Judgement of class probabilities on test records, with 95 % intervals: for whoever owns the records.
+"""Judgement of a model's predictions on test records, with 95 % intervals: for whoever owns the records.
 
 Few records say little, and an AUC of 1.000 on three of them says nothing: figures that too few records stand behind are
 withheld, with a sentence. Intervals are Wilson's for shares (Wilson 1927), Newcombe's for the area under the curve

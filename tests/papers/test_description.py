@@ -7,7 +7,7 @@ import pytest
 from sordino.errors import UserError
 from sordino.papers.description import SCALES, find, folder, papers, read_paper, scale_of
 from sordino.papers.formulas import FORMULAS, repeat_figure
-from sordino.papers.table_runs import Options, Study
+from sordino.papers.table_runs import ReproduceOptions, Study
 
 TABLES = {
     "acdp-pfsd": ["table-3", "figure-3", "figure-4"],
@@ -85,7 +85,7 @@ def test_every_scale_has_rows_columns_and_settings(known):
 def test_every_table_can_be_set_up_at_the_published_scale(known, paper):
     """Data, networks, methods and their settings are known: nothing is run."""
     for table in known[paper].tables.values():
-        assert Study(known[paper], table, Options("paper", seeds=1)).count() >= len(table.rows)
+        assert Study(known[paper], table, ReproduceOptions("paper", seeds=1)).count() >= len(table.rows)
 
 
 def test_published_noise_takes_the_place_of_a_budget(known):

@@ -157,6 +157,7 @@ class Heads(CheckedDatabase):
         with self.transaction():
             for identity, head in heads.items():
                 known = self.head(identity)
+                # Never back: an older head would hide that a ledger was restored from a backup.
                 if known is None or known.position < head.position:
                     self.upsert(HEADS, identity=identity, position=head.position, head=head.link)
 

@@ -132,7 +132,7 @@ class Presence:
         self.nodes = {identity: node for identity, node in self.nodes.items() if node in online}
         self.reached = {identity: node for identity, node in self.reached.items() if node in online}
         self._greeted &= online
-        challenge = secrets.token_bytes(32)
+        challenge = secrets.token_bytes(32)  # fresh, so that no recorded signature can stand for a site
         new = dict.fromkeys(online - self._greeted, wire.request("hello", challenge=challenge))
         found: dict[bytes, int] = {}
         for node, reply in exchange_accepted(self._carrier, new, self._patience, self._report_stranger):

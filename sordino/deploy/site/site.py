@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from sordino.data.draft import format_of
 from sordino.data.schema import Format, Schema
-from sordino.data.tables import Table
+from sordino.data.tables import TextTable
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.site.data import fingerprint_records, keyed_fingerprint, read_by, read_records
@@ -173,7 +173,7 @@ class Site:
         file = read_records(folder, made)  # before anything is written, because it may fail
         if agreed is not None:
             read_by(agreed, file, made)
-        if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
+        if label is not None and isinstance(file.content, TextTable) and label not in file.content.columns:
             raise unknown("column", label, list(file.content.columns))
         with writing(folder / FILE):
             private, secret = keys.new_identity(), secrets.token_bytes(32)
