@@ -25,6 +25,7 @@ from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
 from sordino.learning.stacked import NARROW, StackedBook
 from sordino.privacy import integers
+from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.sampled_gaussian import (
     record_attack_accuracy,
     record_epsilon,
@@ -747,8 +748,8 @@ def test_the_gap_of_whole_numbers_is_each_observers_own() -> None:
         recipe = ((1.0, share * math.sqrt(shares), 3),)
         gap = Gap(3 * WIDTH, shares, RECORDS)
         expected = integers.total_epsilon([gap], lambda delta, recipe=recipe: record_epsilon(recipe, delta), DELTA)
-        assert ledger.epsilon(DELTA)[view] == pytest.approx(expected)
-        assert ledger.record_epsilons(view, DELTA)[0] == pytest.approx(expected)
+        assert ledger.epsilon(DELTA)[view] == pytest.approx(expected, rel=1e-12)
+        assert ledger.record_epsilons(view, DELTA)[0] == pytest.approx(expected, rel=1e-12)
     assert {row.shares for row in ledger.rows} == {4}
     assert {row.entries for row in ledger.rows} == {WIDTH}
 
@@ -843,10 +844,17 @@ def test_sampled_plans_agree_with_dp_accounting(rate: float) -> None:
     assert float(plan.multipliers[0]) / rate == pytest.approx({0.25: 9.3, 0.1: 12.0}[rate], abs=0.05)
 
 
+def test_noise_on_batches_leaves_room_for_what_leaves_once() -> None:
+    plan, alone = planned([4.0] * 4, rate=0.25, share=0.3), planned([4.0] * 4, rate=0.25)
+    assert plan.sampling.tolist() == [0.25] * 4, "all keep the declared rate"
+    assert float(plan.multipliers[0]) > 1.1 * float(alone.multipliers[0])
+
+
 def test_smaller_budgets_are_sampled_more_rarely() -> None:
     plan = planned([1.0, 4.0, 2.0, 4.0], rate=0.5, share=0.03)
     assert len(set(plan.multipliers.tolist())) == 1, "one noise for one sum"
     assert plan.sampling[0] < plan.sampling[2] < plan.sampling[1] == plan.sampling[3] == 0.5
+    assert plan.sum_multipliers == pytest.approx([1 / mu_of(1.0, DELTA)] * 4), "the smallest budget"
     once = (1.0, float(plan.sum_multipliers[0]) / math.sqrt(0.03), 1)
     for client, budget in enumerate([1.0, 4.0, 2.0, 4.0]):
         recipe = ((float(plan.sampling[client]), float(plan.multipliers[client]), 60), once)
