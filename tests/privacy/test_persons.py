@@ -392,7 +392,8 @@ def test_runs_of_other_units_cost_a_person_what_they_may(tmp_path: Path) -> None
     told = sentence({**sum_up([client, at_three], Unit.PERSON, DELTA), "limit": None, "limit_for": None}, "outsider")
     assert told is not None
     assert "For one person known to up to 3 clients" in told
-    assert epsilon(Unit.PERSON, person, of_rows) is None, "nobody counted a person's rows"
+    for where in ({}, {"together": NATURAL}, {"together": "patient"}):
+        assert epsilon(Unit.PERSON, person, {**of_rows, **where}) is None, "nobody counted a person's rows"
     assert epsilon(Unit.CLIENT, person) is None
     assert epsilon(Unit.RECORD, person) == pytest.approx(record_epsilon(((1.0, 5.0, 5),), DELTA), rel=1e-6)
     by_visit, scattered = {**person, "together": "visit"}, {**client}
