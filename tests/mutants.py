@@ -919,6 +919,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found = value.dtype.str, value.shape, value.tobytes()",
                 "found = None",
             ),
+            ("memory: hooks are not looked into", 'or key.endswith("_hooks"):', "or False:"),
+            ("memory: functions are not looked into", "for one in _carried(value)]", "for one in ()]"),
             ("memory: bytearrays are not looked into", "found = bytes(value)", "found = None"),
             ("memory: arrays of objects are not looked into", "for one in value.flat]", "for one in ()]"),
             (
@@ -3135,6 +3137,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "for name, value in () if",
             ),
             ("outlet: the network's module is not looked at", "        self._classes += written\n", ""),
+            (
+                "outlet: objects on layers are not looked for",
+                "    kind = called if isinstance(",
+                "    kind = nn.Module if not isinstance(",
+            ),
             (
                 "outlet: modules of hooks are not looked at",
                 "for kind in self._classes] + _modules_of_hooks(learner.written))",

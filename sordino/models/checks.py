@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import copy
+import functools
 from collections.abc import Mapping
-from types import MemberDescriptorType
+from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
 import numpy as np
@@ -154,7 +156,7 @@ def held_by(module: nn.Module) -> dict[str, Any]:
     state |= {f"parameter {path!r}": parameter.detach().clone() for path, parameter in module.named_parameters()}
     for path, part in module.named_modules():
         for key, value in vars(part).items():
-            if key not in internal:
+            if key not in internal or key.endswith("_hooks"):
                 state[f"attribute {f'{path}.{key}'.lstrip('.')!r}"] = _copy_value(value)
     return state
 
@@ -176,9 +178,24 @@ def _copy_value(value: Any, depth: int = 4) -> Any:
         found = [_copy_value(one, depth - 1) for one in value.flat]
     elif depth and isinstance(value, list | tuple | set | frozenset | collections.deque):
         found = [_copy_value(one, depth - 1) for one in value]
+    elif depth and isinstance(value, FunctionType | MethodType | functools.partial):
+        found = [_copy_value(one, depth - 1) for one in _carried(value)]
     elif depth and not isinstance(value, type):
         found = {name: _copy_value(one, depth - 1) for name, one in attributes(value).items()}
     return found
+
+
+def _carried(called: FunctionType | MethodType | functools.partial[Any]) -> list[Any]:
+    """Values that a function, a method or a partial function carries about."""
+    if isinstance(called, functools.partial):
+        return [called.func, called.args, called.keywords]
+    if isinstance(called, MethodType):
+        return [called.__self__]
+    held: list[Any] = [called.__defaults__, called.__kwdefaults__, vars(called)]
+    for cell in called.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            held.append(cell.cell_contents)
+    return held
 
 
 def attributes(value: object) -> dict[str, Any]:
