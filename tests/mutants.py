@@ -906,6 +906,28 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "learning/network.py",
+        "tests/learning/test_singles.py",
+        [
+            (
+                "apart: values of one pass stay in a layer at two places",
+                "(x,), tie_weights=False)",
+                "(x,), tie_weights=True)",
+            )
+        ],
+    ),
+    (
+        "learning/stacked.py",
+        "tests/learning/test_singles.py",
+        [
+            (
+                "chain: layers share parameters",
+                "            return None  # layers share parameters\n",
+                "            pass\n",
+            )
+        ],
+    ),
+    (
         "models/checks.py",
         "tests/test_models.py",
         [
