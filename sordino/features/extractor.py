@@ -29,7 +29,7 @@ from torch.func import vmap
 from sordino.data.dataset import Dataset
 from sordino.data.sources import load
 from sordino.errors import FAILURES, UserError
-from sordino.experiment.identity import source_files
+from sordino.experiment.identity import describe_machine, source_files
 from sordino.features import cache
 from sordino.features.choice import FeatureChoice
 from sordino.features.projection import (
@@ -111,9 +111,10 @@ class Extractor:
             device: where the module computes.
         """
         where = cache.cache_folder() if folder is None else folder
+        # Another machine may round otherwise, but a run that repeats its noise must repeat its features to the bit.
         # What earlier versions have kept of a user's code may be of records that it mixed.
-        how = " apart" if self.choice.is_own else ""
-        key = hashlib.sha256(f"{self.digest} {cache.digest_of_records(x)}{how}".encode()).hexdigest()
+        made_by = [self.digest, cache.digest_of_records(x), describe_machine(device), self.choice.is_own]
+        key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
         return cache.kept(where, key, (len(x), *self.output), lambda: self.compute(x, device))
 
     def compute(self, x: Tensor, device: str = "cpu") -> Iterator[np.ndarray]:

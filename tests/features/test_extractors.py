@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sordino.data import Dataset, load
 from sordino.errors import UserError
+from sordino.features import extractor
 from sordino.features.choice import read_choice
 from sordino.features.extractor import AT_ONCE, Extractor, build, check_apart, rebuilt
 from sordino.features.projection import SHIPPED_DATA, shipped, write_projection
@@ -223,6 +224,14 @@ def test_one_record_moves_no_others_features_whatever_code_does_with_a_batch(own
     with torch.no_grad():
         alone = torch.cat([found.module(record) for record in other.split(1)])
     torch.testing.assert_close(after, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_each_kind_of_machine_computes_its_own_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made("scattering:scales=1,width=3")
+    for machine in ("this", "this", "another"):
+        monkeypatch.setattr(extractor, "describe_machine", lambda device, kind=machine: f"{kind} {device}")
+        found.apply(records(3), tmp_path)
+    assert len(list(tmp_path.glob("*.npy"))) == 2
 
 
 def test_what_begins_to_remember_after_its_trial_is_refused(own: Path) -> None:
