@@ -555,12 +555,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "terms.py",
-        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py",
+        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py tests/test_derive.py",
         [
             (
                 "raw counts weigh records",
                 'method.class_weight == "balanced" and method.unit.record_level and not method.counts_labels',
                 "False",
+            ),
+            (
+                "sites' accuracies take noise in a simulation",
+                "facts.share_of_accuracies(experiment)\n",
+                "experiment.metrics_share\n",
             ),
             ("a histogram of records is not planned", "steps = {**steps, **evaluation}", "pass"),
             ("a histogram without a budget", "if not is_private(steps):\n        raise", "if False:\n        raise"),
@@ -775,7 +780,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "()",
             ),
             ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
-            ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
+            ("shared accuracies are free", "        return experiment.metrics_share\n", "        return 0.0\n"),
             ("keys that travel do not decide", "include=PLAIN - unused)", "include=PLAIN - unused - {'seed'})"),
             (
                 "a site's noise is for the declared records",
