@@ -1886,6 +1886,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("features: shared records are not told", "    if not shared:\n", "    if True:\n"),
             ("features: a user's code has records in batches", "if own else self.module", "if False else self.module"),
             ("features: other machines' features are read", ", describe_machine(device), self", ", '', self"),
+            (
+                "features: unsaved tensors do not decide",
+                "module.state_dict() | dict(tensors_of(module)))",
+                "module.state_dict())",
+            ),
             ("features: the first records decide", "    if remembering:\n", "    if False:\n"),
             ("features: code begins to remember", "        if changed is not None:\n", "        if False:\n"),
             ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),

@@ -518,7 +518,7 @@ OWN = """
         def __init__(self):
             self.mean = 0.0
         def __call__(self, layer, inputs, outputs):
-            before, self.mean = self.mean, float(outputs.mean())
+            before, self.mean = self.mean, float(outputs.detach().mean())
             return outputs + 0 * before
 
     class Hung(Fixed):

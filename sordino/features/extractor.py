@@ -29,7 +29,7 @@ from torch.func import vmap
 from sordino.data.dataset import Dataset
 from sordino.data.sources import load
 from sordino.errors import FAILURES, UserError
-from sordino.experiment.identity import describe_machine, source_files
+from sordino.experiment.identity import describe_machine, source_files, tensors_of
 from sordino.features import cache
 from sordino.features.choice import FeatureChoice
 from sordino.features.projection import (
@@ -401,7 +401,7 @@ def _own(
         module.eval().requires_grad_(False)
         declare_tokens(module, shape)
         code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(source_files(find(name)))]
-        digest = _digest(["own", list(shape), choice.options, code], module.state_dict())
+        digest = _digest(["own", list(shape), choice.options, code], module.state_dict() | dict(tensors_of(module)))
     output = try_out(name, module, shape)
     with torch.no_grad():
         module(torch.zeros(1, *shape))  # what it makes once is there before the first client's record

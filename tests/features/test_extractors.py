@@ -62,8 +62,17 @@ class Late(nn.Module):
         super().__init__()
         self.most = [2.0**10]
     def forward(self, x):
-        self.most[0] = max(self.most[0], float(x.max()))
+        self.most[0] = max(self.most[0], float(x.detach().max()))
         return x.flatten(1) / self.most[0]
+
+class Shifted(nn.Module):
+    by = 1.0
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.full((1,), self.by), persistent=False)
+        self.size = torch.full((1,), self.by)
+    def forward(self, x):
+        return (x.flatten(1) - self.shift) / self.size
 
 class Inverse(nn.Module):
     def forward(self, x):
@@ -260,6 +269,15 @@ def test_weights_that_do_not_fit_are_refused(own: Path) -> None:
     (own / "w.safetensors").write_bytes(b"nothing")
     with pytest.raises(UserError, match="no safetensors file"):
         made(spec)
+
+
+def test_tensors_that_no_file_saves_decide_features(own: Path) -> None:
+    spec = {"extractor": "backbone:Shifted", "trained_on": "nothing"}
+    found = made(spec)
+    again = rebuilt(found.document(), SHAPE, found.tensors())
+    assert again.digest == found.digest
+    sys.modules["backbone"].Shifted.by = 2.0  # as a factory would that reads them from a file of its own
+    assert made(spec).digest != found.digest
 
 
 def test_code_that_has_changed_since_is_told(own: Path) -> None:
