@@ -162,6 +162,10 @@ class Facts:
         """Return the rule by which noise follows from a budget; `minimum` is the smallest cohort."""
         return Calibration(schedule.turns + self.spare_turns, evaluation_share=experiment.evaluation_share)
 
+    def share_of_accuracies(self, experiment: Experiment) -> float:
+        """Return the share of the budget that is kept for accuracies which sites share: none, where nobody asks."""
+        return 0.0
+
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
         """Return what decides a run's results besides code, method and data; `contents` are those of the method's
         files."""
@@ -376,7 +380,7 @@ def _evaluation(
     experiment: Experiment, method: Method, facts: Facts, turns: int, steps: Mapping[str, Releases]
 ) -> dict[str, Releases]:
     """Return the step that counts test records, where it is paid for; refuse it where nothing could pay for it."""
-    share, others = experiment.evaluation_share, experiment.metrics_share
+    share, others = experiment.evaluation_share, facts.share_of_accuracies(experiment)
     if not share:
         return {}
     if STEP in steps:

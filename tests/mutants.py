@@ -555,12 +555,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "terms.py",
-        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py",
+        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py tests/test_derive.py",
         [
             (
                 "raw counts weigh records",
                 'method.class_weight == "balanced" and method.unit.record_level and not method.counts_labels',
                 "False",
+            ),
+            (
+                "sites' accuracies take noise in a simulation",
+                "facts.share_of_accuracies(experiment)\n",
+                "experiment.metrics_share\n",
             ),
             ("a histogram of records is not planned", "steps = {**steps, **evaluation}", "pass"),
             ("a histogram without a budget", "if not is_private(steps):\n        raise", "if False:\n        raise"),
@@ -775,7 +780,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "()",
             ),
             ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
-            ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
+            ("shared accuracies are free", "        return experiment.metrics_share\n", "        return 0.0\n"),
             ("keys that travel do not decide", "include=PLAIN - unused)", "include=PLAIN - unused - {'seed'})"),
             (
                 "a site's noise is for the declared records",
@@ -906,6 +911,28 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "learning/network.py",
+        "tests/learning/test_singles.py",
+        [
+            (
+                "apart: values of one pass stay in a layer at two places",
+                "(x,), tie_weights=False)",
+                "(x,), tie_weights=True)",
+            )
+        ],
+    ),
+    (
+        "learning/stacked.py",
+        "tests/learning/test_singles.py",
+        [
+            (
+                "chain: layers share parameters",
+                "            return None  # layers share parameters\n",
+                "            pass\n",
+            )
+        ],
+    ),
+    (
         "models/checks.py",
         "tests/test_models.py",
         [
@@ -919,6 +946,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found = value.dtype.str, value.shape, value.tobytes()",
                 "found = None",
             ),
+            ("memory: hooks are not looked into", 'or key.endswith("_hooks"):', "or False:"),
+            ("memory: functions are not looked into", "for one in _carried(value)]", "for one in ()]"),
             ("memory: bytearrays are not looked into", "found = bytes(value)", "found = None"),
             ("memory: arrays of objects are not looked into", "for one in value.flat]", "for one in ()]"),
             (
@@ -1855,6 +1884,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("features: clients' own records are public", "if shared > FEW * min(", "if shared > 1e9 * min("),
             ("features: shared records are not told", "    if not shared:\n", "    if True:\n"),
+            ("features: a user's code has records in batches", "if own else self.module", "if False else self.module"),
+            ("features: other machines' features are read", ", describe_machine(device), self", ", '', self"),
+            (
+                "features: unsaved tensors do not decide",
+                "module.state_dict() | dict(tensors_of(module)))",
+                "module.state_dict())",
+            ),
+            ("features: the first records decide", "    if remembering:\n", "    if False:\n"),
+            ("features: code begins to remember", "        if changed is not None:\n", "        if False:\n"),
             ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),
             ("features: nobody asks what weights were trained on", "if choice.trained_on is None:", "if False:"),
         ],
@@ -3132,6 +3170,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "for name, value in () if",
             ),
             ("outlet: the network's module is not looked at", "        self._classes += written\n", ""),
+            (
+                "outlet: objects on layers are not looked for",
+                "    kind = called if isinstance(",
+                "    kind = nn.Module if not isinstance(",
+            ),
             (
                 "outlet: modules of hooks are not looked at",
                 "for kind in self._classes] + _modules_of_hooks(learner.written))",

@@ -21,6 +21,7 @@ from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
 from sordino.models.adapters import Adapted, LowRank, adapt
 from sordino.models.checks import check, try_out
+from sordino.models.tokens import declare_tokens, vocabulary
 from sordino.tasks import Classification
 from sordino.trained.models import load_models
 
@@ -104,6 +105,29 @@ def test_only_adapters_and_head_are_counted() -> None:
 def test_only_chosen_layers_are_adapted() -> None:
     network = adapt(perceptron((4,)), (4,), 2, trained_on="nothing", only=lambda name: name == "3")
     assert [name for name, one in network.named_modules() if isinstance(one, LowRank)] == ["backbone.3"]
+
+
+class Words(nn.Module):
+    """Looks tokens up without a layer that is known."""
+
+    inputs = "tokens:7"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Parameter(torch.randn(7, 4)), nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.table[x].mean(1))
+
+
+@pytest.mark.parametrize("backbone", [Words, lambda: nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(20, 6))])
+def test_backbones_of_tokens_are_adapted(backbone: Any) -> None:
+    network = adapt(backbone(), (5,), 2, trained_on="nothing")
+    declare_tokens(network, (5,))
+    assert vocabulary(network) == 7
+    check(network)
+    try_out("adapted", network, (5,), 2)
+    assert isinstance(Learner(network, Classification.numbered(2)).keeper((5,)), Singles)
 
 
 def test_a_backbone_that_is_one_layer_is_adapted() -> None:

@@ -201,6 +201,9 @@ class Declared(Facts):
     def check_releases(self, experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:
         check_releases(experiment, steps, states)
 
+    def share_of_accuracies(self, experiment: Experiment) -> float:
+        return experiment.metrics_share
+
     def calibration(
         self, experiment: Experiment, schedule: Schedule, steps: Mapping[str, Releases], minimum: int
     ) -> AtSites:
@@ -223,7 +226,7 @@ class Declared(Facts):
             turns=schedule.turns + self.spare_turns,
             shares=shares,
             whole=experiment.noise != "integers",
-            metrics_share=experiment.metrics_share,
+            metrics_share=self.share_of_accuracies(experiment),
             evaluation_share=experiment.evaluation_share,
             cells=cells,
             entries=max(sum(_width(release, learner) for release in one.values()) for one in steps.values()),

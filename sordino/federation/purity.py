@@ -41,6 +41,8 @@ OURS = ("sordino", "builtins", "abc", "typing", "dataclasses")
 """Packages whose classes and modules are not compared."""
 NETWORKS = (*OURS, "torch")
 """Packages whose layers are not compared."""
+PYTHONS = sys.stdlib_module_names - {"__main__"}
+"""Python's own modules."""
 DEPTH, ENTRIES = 6, 2000
 """Depth to which tables and lists are compared, and entries of each: datasets may lie in a user's module."""
 SMALL = 2**16
@@ -287,10 +289,21 @@ def _lazy(kind: type) -> list[str]:
 
 
 def _modules_of_hooks(network: nn.Module) -> list[str]:
-    """Return the modules of functions that a user attached to layers: hooks, and a replaced `forward`."""
+    """Return the modules of what a user attached to layers to be called: hooks, and a replaced `forward`, whether
+    functions, methods or objects."""
     hung = [one for part in network.modules() for value in vars(part).values() for one in _values(value)]
-    names = [one.__module__ for one in hung if isinstance(one, FunctionType)]
-    return [name for name in names if name.partition(".")[0] not in NETWORKS]
+    names = [name for one in hung if callable(one) and not isinstance(one, nn.Module) for name in _homes(one)]
+    return [name for name in names if name.partition(".")[0] not in (*NETWORKS, *PYTHONS)]
+
+
+def _homes(called: Any) -> list[str]:
+    """Return the modules in which the code of something that can be called was written."""
+    if isinstance(called, functools.partial):
+        return [name for one in (called.func, *called.args, *called.keywords.values()) for name in _homes(one)]
+    if isinstance(called, (MethodType, BuiltinMethodType)):
+        return [*_homes(getattr(called, "__func__", None)), *_homes(called.__self__)]
+    kind = called if isinstance(called, (FunctionType, type)) else type(called)
+    return [kind.__module__]
 
 
 def _values(value: Any) -> Iterable[Any]:

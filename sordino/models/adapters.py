@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sordino.errors import UserError
+from sordino.models.tokens import declare_tokens
 
 NOTHING = "nothing"
 """Declaration of weights that no data have trained."""
@@ -153,9 +154,14 @@ def adapt(
     for name, layer in list(whole["backbone"].named_modules()):
         if isinstance(layer, _BatchNorm):
             _replace(whole, name, FrozenNorm(layer))
+    declare_tokens(whole["backbone"], shape)
     with torch.no_grad():
         width = whole["backbone"](torch.zeros(1, *shape)).flatten(1).shape[1]
-    return Adapted(whole["backbone"], nn.Linear(width, classes), trained_on)
+    adapted = Adapted(whole["backbone"], nn.Linear(width, classes), trained_on)
+    tokens = getattr(whole["backbone"], "inputs", None)
+    if tokens is not None:
+        adapted.inputs = tokens
+    return adapted
 
 
 def _is_linear(layer: nn.Module) -> bool:

@@ -232,6 +232,7 @@ class Net(nn.Module):
         self.frozen = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16), requires_grad=False)
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("unsaved", torch.zeros(2), persistent=False)
+        self.layer.plain = torch.zeros(2)
         self.change()
 
     def change(self):
@@ -245,6 +246,7 @@ CHANGES = {
     "their sign": "self.frozen[2] = -0.0",
     "a buffer": "self.scale.fill_(2)",
     "one that is not saved": "self.unsaved[0] = 1e-30",
+    "a plain attribute": "self.layer.plain[1] = 3",
     "trained weights": "self.layer.bias[0] = 7",
     "a type": "self.unsaved = self.unsaved.view(torch.int32)",
 }
