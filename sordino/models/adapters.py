@@ -139,20 +139,23 @@ def adapt(
             "weights are random."
         )
     backbone.eval().requires_grad_(False)
-    found = [name for name, layer in backbone.named_modules() if _is_linear(layer) and (only is None or only(name))]
-    if not found:
+    # A layer that stands in several places has several names, and one adapter.
+    places = list(backbone.named_modules(remove_duplicate=False))
+    instead: dict[nn.Module, nn.Module] = {}
+    for name, layer in places:
+        if layer not in instead and _is_linear(layer) and (only is None or only(name)):
+            assert isinstance(layer, nn.Linear)
+            instead[layer] = LowRank(layer, min(rank, *layer.weight.shape), float(alpha or rank))
+    if not instead:
         raise UserError(
             "The backbone has no linear layers to put adapters into: use it as features (`features = "
             '"backbone.py:factory"`), with a head behind it.'
         )
+    instead |= {layer: FrozenNorm(layer) for layer in backbone.modules() if isinstance(layer, _BatchNorm)}
     whole = nn.ModuleDict({"backbone": backbone})  # the backbone may be a linear layer itself
-    for name in found:
-        layer = whole["backbone"].get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        _replace(whole, name, LowRank(layer, min(rank, *layer.weight.shape), float(alpha or rank)))
-    for name, layer in list(whole["backbone"].named_modules()):
-        if isinstance(layer, _BatchNorm):
-            _replace(whole, name, FrozenNorm(layer))
+    for name, layer in places:
+        if layer in instead:
+            _replace(whole, name, instead[layer])
     with torch.no_grad():
         width = whole["backbone"](torch.zeros(1, *shape)).flatten(1).shape[1]
     return Adapted(whole["backbone"], nn.Linear(width, classes), trained_on)
