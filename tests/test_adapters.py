@@ -110,7 +110,8 @@ def test_a_layer_in_several_places_has_one_adapter_in_all_of_them() -> None:
     shared, norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
     backbone = nn.Sequential(shared, norm, nn.ReLU(), shared, norm)
     network = adapt(backbone, (6,), 2, rank=1, trained_on="nothing")
-    assert isinstance(backbone[0], LowRank) and backbone[3] is backbone[0] and backbone[4] is backbone[1]
+    assert isinstance(backbone[0], LowRank)
+    assert (backbone[3], backbone[4]) == (backbone[0], backbone[1])
     check(network)
     assert sum(one.numel() for one in network.backbone.parameters() if one.requires_grad) == 6 + 6
     chosen = adapt(nn.Sequential(first := nn.Linear(6, 6), first), (6,), 2, trained_on="nothing", only="1".__eq__)
