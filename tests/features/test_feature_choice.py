@@ -10,6 +10,8 @@ import pytest
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.features.choice import FeatureChoice, read_choice
+from sordino.study.sweep import cells
+from sordino.study.tuning import TuningRuns, tune
 
 
 def test_texts_and_tables_say_the_same() -> None:
@@ -58,6 +60,19 @@ def test_compared_methods_have_their_own_defaults() -> None:
     base = Experiment.make({"features": "scattering"}, methods=["dp-fedavg", "local"])
     assert base.for_method("dp-fedavg", {}).rounds == 60
     assert base.for_method("local", {}).rounds == 30
+
+
+def test_a_study_goes_through_settings_of_features() -> None:
+    """They are of every method, as keys of the experiment are."""
+    sweep = {"features.width": [8, 16]}
+    base = Experiment.make({"features": "scattering:pool=1"}, methods=["dp-fedavg", "local"])
+    found = cells(base, ["dp-fedavg", "local"], sweep, [0])
+    features = [cell.experiment.features for cell in found]
+    assert [(one.pool, one.width) for one in features if one is not None] == [(1, 8), (1, 8), (1, 16), (1, 16)]
+    tried: list[list[str]] = []
+    with pytest.raises(UserError, match="at least one seed"):
+        tune(TuningRuns(lambda texts: tried.append(texts) or [], lambda wanted: {}), ["local"], sweep)
+    assert tried == [["local[features.width=8]", "local[features.width=16]"]]
 
 
 @pytest.mark.parametrize(
