@@ -35,7 +35,7 @@ SIDES = ("head", "LeNet")
 Settings = dict[str, Any]
 
 NORMALISED: Settings = {"rounds": 10, "epochs": 2, "clipping": "normalised"}
-SUMS: Settings = {"rounds": 100, "sampling": 0.1}
+SUMS: Settings = {"rounds": 60, "sampling": 0.1}
 GRIDS: dict[tuple[str, str], list[Settings]] = {
     ("client", "head"): [{"clip": 15.0}, {"clip": 30.0}, {"clip": 60.0}],
     ("client", "LeNet"): [
@@ -99,7 +99,7 @@ BENCHES = {
     WRITERS: Bench("femnist", "client"),
     FEWER: Bench("femnist", "client", records=6_000),
     **{f"{data}, 300 clients": clients(data) for data in ("fashion-mnist", "mnist", "cifar10")},
-    **{f"femnist in {number} silos": silos("femnist", number, keeps=("LeNet",)) for number in (10, 20)},
+    **{f"femnist in {number} silos": silos("femnist", number, keeps=SIDES) for number in (10, 20)},
     **{
         f"{data} in {number} silos": silos(data, number, 6000)
         for data in ("fashion-mnist", "mnist", "cifar10")
