@@ -35,7 +35,7 @@ SIDES = ("head", "LeNet")
 Settings = dict[str, Any]
 
 NORMALISED: Settings = {"rounds": 10, "epochs": 2, "clipping": "normalised"}
-SUMS: Settings = {"rounds": 60, "sampling": 0.1}
+SUMS: Settings = {"rounds": 100, "sampling": 0.05}
 GRIDS: dict[tuple[str, str], list[Settings]] = {
     ("client", "head"): [{"clip": 15.0}, {"clip": 30.0}, {"clip": 60.0}],
     ("client", "LeNet"): [
@@ -78,9 +78,9 @@ class Bench:
 
     @property
     def features(self) -> str:
-        """Scattering, projected by public images that are not the clients'; CIFAR-10 has none here, and is projected
-        by random numbers."""
-        return "scattering:public=mnist" if self.data == "fashion-mnist" else "scattering"
+        """Scattering, projected to 128 numbers by public images that are not the clients'; CIFAR-10 has none here, and
+        is projected by random numbers."""
+        return "scattering:width=128" + (",public=mnist" if self.data == "fashion-mnist" else "")
 
 
 def clients(data: str) -> Bench:
