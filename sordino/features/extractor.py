@@ -31,7 +31,7 @@ from sordino.data.sources import load
 from sordino.errors import FAILURES, UserError
 from sordino.experiment.identity import describe_machine, source_files, tensors_of
 from sordino.features import cache
-from sordino.features.choice import FeatureChoice
+from sordino.features.choice import PROGRAM, FeatureChoice
 from sordino.features.projection import (
     PUBLIC_RECORDS,
     SHIPPED_DATA,
@@ -474,7 +474,10 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...]) -> tuple[int, 
         except UserError:
             raise
         except FAILURES as error:
-            raise user_code_error(f"The features {name!r} fail on records of shape {shape}", error) from error
+            failed = f"The features {name!r} fail on records of shape {shape}"
+            if name.endswith(PROGRAM):
+                failed += " (a program must be exported for any number of records: docs/features.md)"
+            raise user_code_error(failed, error) from error
     if not same:
         raise UserError(f"The features {name!r} of a record are not the same each time: take out what draws numbers.")
     if changed is not None:

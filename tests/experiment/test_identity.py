@@ -167,7 +167,7 @@ def test_a_run_is_not_taken_up_with_other_code(edit: Callable[[str, str], None],
         run(store=tmp_path / "store", watch=stop, **KEYS)
     (row,) = Store(tmp_path / "store").all()
     edit("helping/constants.py", "FACTOR = 2\n")
-    assert "other code of its method or network" in refused("resume", row.run, "--store", tmp_path / "store")
+    assert "other code of its method, network or features" in refused("resume", row.run, "--store", tmp_path / "store")
 
 
 NOTEBOOK = """
@@ -296,4 +296,4 @@ def test_a_run_with_other_frozen_weights_is_not_taken_up(backbone: Callable[[str
         run(store=tmp_path, watch=stop, **KEYS)
     name = Store(tmp_path).all()[0].run
     backbone(CHANGES["frozen weights"])
-    assert "other weights of its network" in refused("resume", name, "--store", tmp_path)
+    assert "other weights of these" in refused("resume", name, "--store", tmp_path)

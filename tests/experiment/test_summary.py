@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import QUICK_KEYS, row_of, summary_of
 
 import sordino
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.experiment.result import metric_over_clients
 from sordino.experiment.run import start
 from sordino.store.run_summary import Metric, MixtureFigures, RecordFigures, Summary
 from sordino.store.store import Store
@@ -68,6 +70,14 @@ def test_figures_of_a_part_stand_beside_the_others() -> None:
     assert list(document["metrics"]["auc"]) == ["mean", "worst_tenth", "overall", "clients"]
     assert "against_local" not in document["blend"]
     assert Summary.from_dict(document) == full
+
+
+def test_the_worst_tenth_is_that_of_the_metric() -> None:
+    """The largest losses and errors, the smallest scores; of scores that have no lower bound, bad ones count as 0."""
+    values = np.array([*range(1, 21), np.nan], dtype=float)
+    assert metric_over_clients(values, lower_is_better=True).worst_tenth == 19.5
+    assert metric_over_clients(values, lower_is_better=False).worst_tenth == 1.5
+    assert metric_over_clients(values - 30, lower_is_better=False).worst_tenth == 0
 
 
 LATER = {

@@ -296,6 +296,9 @@ def test_a_program_is_an_extractor(own: Path) -> None:
     assert torch.allclose(found.apply(records(3)), module(records(3)), atol=1e-5)
     again = rebuilt(found.document(), SHAPE, found.tensors())
     assert again.digest == found.digest
+    torch.export.save(torch.export.export(nn.Flatten(), (torch.zeros(4, *SHAPE),)), own / "fixed.pt2")
+    with pytest.raises(UserError, match="must be exported for any number of records"):
+        made({"extractor": "fixed.pt2", "trained_on": "nothing"})
     (own / "net.pt2").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"no torch\.export program"):
         made({"extractor": "net.pt2", "trained_on": "nothing"})

@@ -59,6 +59,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
     sys.modules.pop("bone", None)
 
 
+def embedding(shape: tuple[int, ...], words: int = 6) -> nn.Module:
+    """A frozen embedding of two words."""
+    return nn.Sequential(nn.Embedding(words, 4), nn.Flatten())
+
+
 def test_a_run_with_features_predicts_from_records(tmp_path: Path) -> None:
     """What is loaded and exported takes records, and says what the run measured."""
     found = sordino.run(**KEYS, store=tmp_path, personal="blend", seed=1)
@@ -138,6 +143,15 @@ def test_a_users_backbone_from_weights_to_predictions(own: dict[str, Any], tmp_p
     assert "trained on other digits" in " ".join(text.split())
     (tmp_path / "bone.safetensors").unlink()  # the file of models has its weights
     assert torch.equal(sordino.load_models(found.run, tmp_path / "runs").predictor(0)(x), before)
+
+
+def test_records_that_are_no_tokens_of_a_frozen_embedding_are_refused(tmp_path: Path) -> None:
+    """A simulation tells of them before it spends anything, as it does for networks that are trained."""
+    name, records = "test_runs:embedding", (np.arange(40).reshape(20, 2) % 6, np.arange(20) % 2)
+    keys: dict[str, Any] = {"data": {"a": records, "b": records}, "rounds": 1, "store": tmp_path, "workers": 1}
+    assert sordino.run(**keys, features={"extractor": name, "trained_on": "nothing"})["parameters"] == 16
+    with pytest.raises(UserError, match="takes tokens, whole numbers from 0 to 4"):
+        sordino.run(**keys, features={"extractor": name, "trained_on": "nothing", "words": 5})
 
 
 def test_a_run_keeps_the_digest_of_its_weights(own: dict[str, Any], tmp_path: Path) -> None:

@@ -71,5 +71,9 @@ def test_an_empty_image_is_no_reason_to_divide_by_zero() -> None:
 def test_records_that_are_no_images_or_too_small_are_refused() -> None:
     with pytest.raises(UserError, match="is for images"):
         Scattering((13,))
+    with pytest.raises(UserError, match=r"shape \(1, 28, 30\)"):
+        Scattering((28, 30))
+    with pytest.raises(UserError, match=r"channels last: put them first, as \(3, 28, 30\)"):
+        Scattering((28, 30, 3))
     with pytest.raises(UserError, match="needs images of at least 16x16"):
         Scattering((1, 12, 12), scales=4)
