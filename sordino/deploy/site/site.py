@@ -258,6 +258,7 @@ def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) ->
     changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
     if noted["data"] not in (None, now["data"]):
         witness.check_records()
+    ledger.upgrade()
     if changed:
         with ledger.transaction():
             ledger.append(changed)
