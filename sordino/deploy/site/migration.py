@@ -1,9 +1,9 @@
 """Migration of a site's folder that an earlier version of Sordino made, as its owner calls it after an upgrade.
 
 Version 0.4 took limits that `site.toml` lacks for granted, kept no witness, and its ledger knows fewer kinds of rows.
-The limits are written down, the ledger is checked row by row, gets a witness, and is marked, so that version 0.4 refuses
-it from then on. All rows stay in the same chain: nothing that left is forgotten. There is no copy of the ledger, since a
-copy that is restored would forget; the former `site.toml` is kept beside the new one.
+The limits are written down, the ledger is checked row by row, gets a witness, and is marked: from then on version 0.4
+refuses it. All rows stay in the same chain, so that nothing that left is forgotten. There is no copy of the ledger,
+since a copy that is restored would forget; the former `site.toml` is kept beside the new one.
 """
 
 from __future__ import annotations
