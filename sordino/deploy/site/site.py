@@ -222,7 +222,7 @@ class Site:
             if message.get("protocol") != wire.PROTOCOL:
                 raise RefusedError(
                     "protocol",
-                    f"the message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}",
+                    f"The message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}.",
                     version=VERSION,
                 )
             return handler(self.context, message)
