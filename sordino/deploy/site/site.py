@@ -222,7 +222,7 @@ class Site:
             if message.get("protocol") != wire.PROTOCOL:
                 raise RefusedError(
                     "protocol",
-                    f"the message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}",
+                    f"The message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}.",
                     version=VERSION,
                 )
             return handler(self.context, message)
@@ -258,6 +258,7 @@ def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) ->
     changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
     if noted["data"] not in (None, now["data"]):
         witness.check_records()
+    ledger.upgrade()
     if changed:
         with ledger.transaction():
             ledger.append(changed)
