@@ -1316,13 +1316,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "records: validation records are trained on",
-                "units.at(validation), units.at(~validation)",
-                "units.at(validation), units",
+                "for chosen in (validation, ~validation)",
+                "for chosen in (validation, torch.ones_like(validation))",
             ),
             (
                 "records: metrics on training records",
-                "units.at(validation), units.at(~validation)",
-                "units.at(~validation), units.at(~validation)",
+                "for chosen in (validation, ~validation)",
+                "for chosen in (~validation, ~validation)",
             ),
             ("records: raw values are handed out", "self.__bare = units if bare else None", "self.__bare = units"),
             (

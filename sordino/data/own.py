@@ -36,10 +36,11 @@ from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.persons import code_of, names_somebody, number_codes
 from sordino.data.schema import MAX_MAGNITUDE, Column, Event, PersonRules, Schema, Target, Time, canonical
-from sordino.data.sequences import holds_sequences, read_sequences
+from sordino.data.sequences import NO_SEQUENCES, holds_sequences, read_sequences, sequence_parts
 from sordino.data.tables import TextTable, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse, unknown
 from sordino.tasks import TASKS, Classification, Regression, Survival, Task
+from sordino.tasks.next_token import TOKENS, write_sequences
 from sordino.tasks.regression import USUAL_LOSS
 
 DEFAULT_LABEL = "label"
@@ -80,6 +81,8 @@ class Reading:
     """Without a schema, for survival: ends of the intervals of time."""
     loss: str | None = None
     """Loss of a regression, where it is not the usual one."""
+    vocabulary: int | None = None
+    """Number of tokens, where records are sequences of which the next token is predicted."""
 
     @property
     def person_rules(self) -> PersonRules | None:
@@ -128,7 +131,19 @@ def read_own(folder: Path, how: Reading) -> Dataset:
             raise UserError(
                 f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`."
             )
-        return read_sequences(folder, paths, how.labels, notes)
+        found = read_sequences(folder, paths, how.labels, how.vocabulary, notes)
+        with_persons = how.person_rules is not None or PERSON_ARRAY in read_npz(paths[0])
+        if not with_persons:
+            return found
+        person, rules = name_persons(
+            [read_arrays(path, how.person_rules) for path in paths], found.owner, how.person_rules
+        )
+        return replace(found, person=person, person_rules=rules)
+    if how.vocabulary is not None:
+        raise UserError(
+            f"`vocabulary` declares tokens, but {paths[0]} has no array {TOKENS!r} of sequences: leave it out, or give "
+            "every client an NPZ file with one."
+        )
     tables, arrays = _read_files(folder, paths, how)
     schema = how.schema
     if schema is None and tables:
@@ -230,6 +245,11 @@ def check_reading(how: Reading) -> None:
         raise UserError(f"labels = {quoted([str(one) for one in how.labels])}: declare at least two, each once.")
     if how.task not in (None, *TASKS):
         raise unknown("task", str(how.task), TASKS)
+    if how.vocabulary is not None and (how.task, how.labels, how.schema) != (None, None, None):
+        given = "task" if how.task is not None else "labels" if how.labels is not None else "schema"
+        raise UserError(
+            f"`vocabulary` says that the next token of sequences is predicted: leave out either it or `{given}`."
+        )
     if how.kind != Classification.name and how.labels is not None:
         raise UserError(f"`labels` are classes, and this is a {how.kind} task: leave them out.")
     if how.kind != Regression.name and (how.target_range is not None or how.loss is not None):
@@ -447,6 +467,8 @@ def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
         rules: declaration of persons, which names their array.
     """
     arrays = read_npz(path)
+    if TOKENS in arrays:
+        return _sequences(path, arrays, rules)
     for name in ("x", "y"):
         if name not in arrays:
             raise UserError(
@@ -477,6 +499,18 @@ def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
     persons = _array_codes(path, arrays, [len(part) for part in features], rules)
     x = np.ascontiguousarray(features[0]) if len(features) == 1 else np.concatenate(features)
     return ClientFile(path, x, labels, test, persons=persons)
+
+
+def _sequences(path: Path, arrays: Mapping[str, np.ndarray], rules: PersonRules | None) -> ClientFile:
+    """Sequences of tokens: all but the last token of each, and behind that, as text, all but the first."""
+    parts = sequence_parts(arrays)
+    if parts is None:
+        raise UserError(f"The file {path} {NO_SEQUENCES}.")
+    tokens = np.concatenate(parts)
+    test = np.arange(len(tokens)) >= len(parts[0]) if len(parts) == 2 else None
+    persons = _array_codes(path, arrays, [len(part) for part in parts], rules)
+    x = tokens[:, :-1].astype(np.float32)
+    return ClientFile(path, x, write_sequences(tokens[:, 1:]), test, persons=persons)
 
 
 def _array_codes(

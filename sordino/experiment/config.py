@@ -35,6 +35,7 @@ from sordino.experiment.hyperparameters import address, check_known, concerns, m
 from sordino.features import heads
 from sordino.features.choice import FeatureChoice, merged, read_choice
 from sordino.method import Epsilon, Method
+from sordino.models.tokens import LARGEST_VOCABULARY
 from sordino.util.toml import read_toml
 
 Settings = dict[str, Any]
@@ -52,7 +53,7 @@ SHOWN = ("model", "rounds", "personal")
 """Keys that the sentence on a recommended method names."""
 CLIPPING = "clipping"
 """The hyper-parameter that an experiment without a method has by default."""
-OF_TASKS = ("task", "target_range", "event", "cuts", "loss")
+OF_TASKS = ("task", "target_range", "event", "cuts", "loss", "vocabulary")
 """The keys that say what is predicted, where it is no class."""
 ADDED = ("table", "drop", "categorical", "features", *PERSON_KEYS, "evaluation_share", *OF_TASKS)
 """The keys that a run's identity holds only where they are given: earlier versions did not know them."""
@@ -88,6 +89,10 @@ class Experiment(BaseModel):
     which epsilon does not cover."""
     loss: Literal["squared", "huber"] | None = None
     """Loss of a regression: `squared`, the default, or `huber`, to which large errors count less."""
+    vocabulary: int | None = Field(default=None, ge=2, le=LARGEST_VOCABULARY)
+    """Number of tokens, where records are sequences (the array `tokens` of NPZ files) of which the next token is
+    predicted. Declared, it is public. Without it the largest token is read from the data, which epsilon does not
+    cover."""
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
     table: Schema | None = None
@@ -464,7 +469,7 @@ class Experiment(BaseModel):
     def reading(self) -> Reading:
         """Return the options with which own files are read."""
         of_whom = self.person_rules
-        of_tasks = (self.task, self.target_range, self.event, self.cuts, self.loss)
+        of_tasks = (self.task, self.target_range, self.event, self.cuts, self.loss, self.vocabulary)
         return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical, of_whom, *of_tasks)
 
     def public_choice(self) -> PublicChoice:

@@ -330,7 +330,7 @@ class Clients:
             else:
                 sizes = self.learner.layout.parts(len(clip)) if thresholds.separate else None
                 exit = self.gate.gradients(question.number, client, clip, sizes)
-        held_out = validation_records(len(units), self._held_out, self.gate.source, client).to(self.device)
+        held_out = validation_records(len(units), self._held_out, self.gate.source, client)
         bare = any(not release.private for release in releases)
         asked = (question.number, (client,))
         return self._kind(units, held_out, self._keeper, exit, bare, self._compiled, batch, asked)

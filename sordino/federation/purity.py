@@ -207,7 +207,11 @@ class Look:
 
     def _network(self, value: nn.Module, depth: int) -> Any:
         """The attributes of a layer, and those of the layers in it, however deep."""
-        own = {name: one for name, one in vars(value).items() if name not in ("_modules", "training")}
+        # Which tensors a recurrent layer was run with last: binding it to a model, before each client, sets that anew.
+        last = (
+            ("_flat_weights", "_flat_weight_refs") if isinstance(value, nn.RNNBase) and id(value) in self._bound else ()
+        )
+        own = {name: one for name, one in vars(value).items() if name not in ("_modules", "training", *last)}
         parts = [(name, self.at(part, depth + 1)) for name, part in value._modules.items()]
         return parts, id(value) in self._bound or value.training, self._named(own, depth)
 

@@ -100,6 +100,7 @@ class Learner:
         self.layout = Layout.of(module)
         self._places = places_of(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._recurrent = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
         self._bound: Tensor | None = None
         self.chain = Chain.of(module, task.slopes)
         self._keepers: dict[tuple[int, ...], Keeper] = {}
@@ -110,6 +111,8 @@ class Learner:
             return
         for parameter, piece in zip(self._parameters, self.layout.named(flat).values(), strict=True):
             parameter.data = piece
+        for layer in self._recurrent:  # they hold on to the tensors that they were run with last
+            layer._init_flat_weights()
         self._bound = flat
 
     def unbind(self, device: torch.device) -> None:

@@ -101,6 +101,10 @@ class Task(ABC):
     def text(self, targets: np.ndarray) -> Sequence[str] | np.ndarray:
         """Description that `parse` reads as these targets."""
 
+    def arrays(self, x: np.ndarray, y: np.ndarray, ending: str = "") -> dict[str, Any]:
+        """Records as the arrays of an NPZ file, by name; names end with `ending`."""
+        return {f"x{ending}": x, f"y{ending}": self.text(y)}
+
     # Checks.
 
     @abstractmethod
