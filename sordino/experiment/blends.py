@@ -26,6 +26,10 @@ from sordino.store.checkpoint import write_tensors
 from sordino.tasks import Task
 from sordino.util.files import digest_of, keep_file
 
+RULES_OF = {"rules": "2"}
+"""Metadata of a piece: version of the rules by which its clients trained and mixed models (2: held-out records choose
+how a client trains alone)."""
+
 
 @dataclass(frozen=True)
 class Blends:
@@ -108,14 +112,14 @@ def _whole(path: Path) -> bool:
 
 
 def _has_rules(path: Path) -> bool:
-    """Whether a piece says how members are mixed in the way in which this version reads it."""
+    """Whether a piece was made by the rules of this version, and says how members are mixed as it reads that."""
     with safe_open(path, framework="pt") as piece:
-        return set(piece.keys()).issuperset(RULES)
+        return piece.metadata() == RULES_OF and set(piece.keys()).issuperset(RULES)
 
 
 def _write(tensors: dict[str, Tensor], folder: Path, number: int) -> Path:
     """Write a piece; a crash leaves either nothing or the whole file."""
     temporary = folder / f"blend-{number:06d}.tmp"
-    write_tensors(tensors, temporary)
+    write_tensors(tensors, temporary, RULES_OF)
     final = folder / f"blend-{number:06d}-{digest_of(temporary)}.safetensors"
     return folder / keep_file(temporary, final).name

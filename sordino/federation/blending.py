@@ -12,7 +12,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +24,16 @@ from sordino.federation.client import Clients
 from sordino.federation.message import Message
 from sordino.federation.run_state import Served
 from sordino.federation.schedule import Schedule
+from sordino.learning.descent import Descent
 from sordino.learning.metrics import sums_on_test_records
+from sordino.learning.network import Records
 from sordino.method import Method
+from sordino.methods.local import Local
 from sordino.parts.blending import (
     ADJUSTED,
     AVERAGED,
     AVERAGED_ADJUSTED,
+    BOLD,
     FOLDS,
     LOCAL,
     LOCAL_PASSES,
@@ -50,6 +54,44 @@ from sordino.tasks import Task
 
 RULES = ("weights", "powers", "offsets")
 """Names of the tensors that say how members are mixed."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings with which a client may train a model alone."""
+
+    method: Method
+    """Method whose optimizer, rate, momentum and batches it has."""
+    passes: int
+    """Number of passes over the client's records."""
+
+
+def trainings(method: Method, records: Records, passes: int, turns: int, linear: bool) -> list[Training]:
+    """Return the ways in which a client may train a model alone, of which its held-out records choose.
+
+    The first has the settings of the run's method. Those may suit the federation alone: with the defaults for networks
+    on features a client takes one long step on all of its records in each round. So the next one trains as the method
+    `local` does. Steps of that are short for linear models on features of length 1: they may also be longer.
+
+    Args:
+        method: The method of the run.
+        records: Any client's.
+        passes: Number of passes of the federated training.
+        turns: Number of rounds in which a client takes part.
+        linear: Whether the network has a single layer to train.
+    """
+    local = Local()
+    alone = Training(local, min(turns * local.epochs, LOCAL_PASSES))
+    found = [Training(method, min(passes, LOCAL_PASSES)), alone]
+    if _settings(method.descent(records)) == _settings(local.descent(records)):
+        found = [Training(method, max(one.passes for one in found))]
+    bold = Training(replace(local, rate=BOLD * local.rate), alone.passes)
+    return [*found, bold] if linear else found
+
+
+def _settings(descent: Descent) -> tuple[object, ...]:
+    """Return the settings of local training by which its steps differ from those of another."""
+    return descent.optimizer, descent.rate, descent.batch, descent.momentum, descent.change
 
 
 @dataclass(frozen=True)
@@ -91,10 +133,10 @@ def instructions(
     """Return the message with which clients make the models that they predict with.
 
     It has `personal`, the kind of model; `initial`, the model to start from; `passes`, the number of passes of the
-    federated training; `feasible`, the number of parameters that can be trained at this budget; `trust` in the
-    federation, which follows; and, where the server has models, `global`, `clusters` (whose they are) and, where
-    clients blend, `averaged`, their means over the rounds. For a method that shares a part of the network the whole
-    network is counted, so that trust errs on the cautious side.
+    federated training, and `turns`, that of its rounds for one client; `feasible`, the number of parameters that
+    can be trained at this budget; `trust` in the federation, which follows; and, where the server has models,
+    `global`, `clusters` (whose they are) and, where clients blend, `averaged`, their means over the rounds. For a
+    method that shares a part of the network the whole network is counted, so that trust errs on the cautious side.
 
     Args:
         personal: `blend`, `recalibrate` or `own`.
@@ -110,6 +152,7 @@ def instructions(
         "personal": personal,
         "initial": initial,
         "passes": schedule.turns * method.epochs,
+        "turns": schedule.turns,
         "feasible": feasible,
         "trust": trust_of(feasible, len(initial), method.unit),
     }
@@ -124,6 +167,8 @@ class Mixing(ABC):
 
     trains: ClassVar[tuple[int, ...]]
     """Members that a client trains for its mixture, in the order in which `Mixtures.models` has them."""
+    may_be_bold: ClassVar[bool] = False
+    """Whether linear models are also trained alone with longer steps."""
 
     def __init__(self, clients: Clients, who: Sequence[int], own: Tensor, took_part: Tensor, message: Message) -> None:
         """Take what the clients have.
@@ -138,7 +183,9 @@ class Mixing(ABC):
         self._clients, self._who, self._execution = clients, list(who), clients.execution
         self._own, self._took_part = own.to(clients.device), took_part
         self._initial = message["initial"].to(clients.device).expand(len(self._who), -1)
-        self._passes, self._trust = min(message["passes"], LOCAL_PASSES), message["trust"]
+        self._trust = message["trust"]
+        self._rounds = message["passes"], message["turns"]
+        self._task = clients.data.task
         features = math.prod(clients.data.shape) + 1
         self._enough = enough_records(features, message["feasible"], clients.method.unit)
         self._server: dict[int, Tensor] = {}
@@ -147,7 +194,6 @@ class Mixing(ABC):
             if name in message:
                 mine = message["clusters"][self._who]
                 self._server[member] = message[name][mine].to(clients.device)
-        self._task = clients.data.task
 
     def mixtures(self) -> Mixtures:
         """Make the clients' mixtures and evaluate them on test records."""
@@ -166,17 +212,93 @@ class Mixing(ABC):
         """Whether the client has a personal model of the method that did not overflow."""
         return bool(self._took_part[place] > 0 and self._own[place].isfinite().all())
 
-    def _train_alone(self) -> Tensor:
-        """Return the models that clients train alone on all of their records."""
-        records = Split.of([self._training(place) for place in range(len(self._who))])
-        return self._trained(self._initial, records, FOLDS, self._passes)
+    @functools.cached_property
+    def _trainings(self) -> list[Training]:
+        clients = self._clients
+        x, y = (tensor.to(clients.device) for tensor in self._training(0))
+        linear = self.may_be_bold and len(clients.learner.layout.layers) == 1
+        return trainings(clients.method, Records(x, y, clients.learner, 0), *self._rounds, linear)
 
-    def _trained(self, models: Tensor, records: Split, fold: int, passes: int) -> Tensor:
-        """Return each client's row of `models` after `passes` passes over its `records`."""
+    @functools.cached_property
+    def _folds(self) -> list[Tensor]:
+        """Number of the fold of each training record, one tensor for each client."""
+        groups = [self._task.strata(self._training(place)[1].numpy()) for place in range(len(self._who))]
+        dealt = zip(groups, self._clients.gate.source.keys(("blend",), self._who), strict=True)
+        return [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
+
+    def _records(self, fold: int, inside: bool) -> Split:
+        """Return each client's training records in a fold, or in all others."""
+        parts = []
+        for place, mine in enumerate(self._folds):
+            x, y = self._training(place)
+            chosen = ((mine == fold) == inside).nonzero().squeeze(1)
+            parts.append((x[chosen], y[chosen]))
+        return Split.of(parts)
+
+    def _judge(self, models: Tensor, held_out: Split, fold: int, said: list[Tensor]) -> None:
+        """Write the log-probabilities of each client's records in a fold into `said`."""
+        if not held_out.sizes.any():
+            return
+        found = self._log_probabilities(models, held_out, range(len(self._who)))
+        for rows, mine, more in zip(said, self._folds, found, strict=True):
+            rows[mine == fold] = more
+
+    def _cross_validated(self) -> list[list[Tensor]]:
+        """Return what each training's models say of every client's records that they were not trained on, in
+        log-probabilities (records, width), by training and client."""
+        said = [[torch.zeros(len(mine), self._task.told) for mine in self._folds] for _ in self._trainings]
+        for fold in range(FOLDS):
+            others, held_out = self._records(fold, inside=False), self._records(fold, inside=True)
+            for training, rows in zip(self._trainings, said, strict=True):
+                self._judge(self._trained(self._initial, others, fold, training), held_out, fold, rows)
+        return said
+
+    def _best(self, said: Sequence[list[Tensor]]) -> list[int]:
+        """Return the training whose models fit each client's held-out records best, sharpened as in a mixture; the
+        first of several that are alike.
+
+        Args:
+            said: Made by `_cross_validated`.
+        """
+        if len(said) == 1:
+            return [0] * len(self._who)
+        return [int(np.argmax([self._fit(place, rows[place]) for rows in said])) for place in range(len(self._who))]
+
+    def _fit(self, place: int, said: Tensor) -> float:
+        """Return the log-likelihood of a client's records by what a model `said` of them; minus infinity for one that
+        overflowed."""
+        if not said.isfinite().all():
+            return -math.inf
+        task, targets, nothing = self._task, self._training(place)[1], torch.zeros_like(said)
+        power, added = task.temper(said, targets, nothing)
+        return float(task.likelihoods(task.sharpen(said, power, nothing + added).unsqueeze(0), targets).double().sum())
+
+    def _train_alone(self, best: Sequence[int]) -> Tensor:
+        """Return the models that clients train alone on all of their records, each with its best training."""
+        models = self._initial.clone()
+        for number in sorted(set(best)):
+            places = [place for place, mine in enumerate(best) if mine == number]
+            records = Split.of([self._training(place) for place in places])
+            models[places] = self._trained(self._initial[places], records, FOLDS, self._trainings[number], places)
+        return models
+
+    def _trained(
+        self, models: Tensor, records: Split, fold: int, training: Training, places: Sequence[int] | None = None
+    ) -> Tensor:
+        """Return each client's row of `models` after a training on its `records`.
+
+        Args:
+            models: One row for each of the clients.
+            records: Their records.
+            fold: Number of the fold that is left out; FOLDS for none.
+            training: Settings.
+            places: Places of the clients; None for all.
+        """
         if not records.sizes.any():  # everybody's only record is in the fold that is left out
             return models
-        seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
-        return self._execution.trained(self._clients, models, records, seeds, passes)
+        who = self._who if places is None else [self._who[place] for place in places]
+        seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), who)]
+        return self._execution.trained(self._clients, models, records, seeds, training.method, training.passes)
 
     def _evaluated(self, models: Tensor, rules: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Mixtures:
         """Return the clients' mixtures with their accuracies.
@@ -241,35 +363,22 @@ class Blending(Mixing):
     """Some clients that weight their own and the federation's models by held-out records."""
 
     trains = (LOCAL, TUNED)
-
-    @functools.cached_property
-    def _folds(self) -> list[Tensor]:
-        """Number of the fold of each training record, one tensor for each client."""
-        groups = [self._task.strata(self._training(place)[1].numpy()) for place in range(len(self._who))]
-        dealt = zip(groups, self._clients.gate.source.keys(("blend",), self._who), strict=True)
-        return [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
+    may_be_bold = True
 
     def _mixtures(self) -> Mixtures:
         said = [torch.zeros(len(MEMBERS), len(mine), self._task.told) for mine in self._folds]
-        tuned = torch.zeros_like(self._initial)
-        for fold in range(FOLDS):
-            others, held_out = self._records(fold, inside=False), self._records(fold, inside=True)
-            judged = {LOCAL: self._trained(self._initial, others, fold, self._passes)}
-            if self._server:
-                judged[TUNED] = self._trained(self._server[ADJUSTED], others, fold, self._clients.method.epochs)
-                tuned = tuned + judged[TUNED] / FOLDS
-            for member, models in (judged | self._server).items():
-                self._judge(models, held_out, fold, [rows[member] for rows in said])
-        models = torch.stack([self._train_alone(), tuned], dim=1)
+        alone = self._cross_validated()
+        best = self._best(alone)
+        for place, rows in enumerate(said):
+            rows[LOCAL] = alone[best[place]][place]
+        tuned, tuning = torch.zeros_like(self._initial), Training(self._clients.method, self._clients.method.epochs)
+        for fold in range(FOLDS) if self._server else ():
+            models = self._trained(self._server[ADJUSTED], self._records(fold, inside=False), fold, tuning)
+            tuned = tuned + models / FOLDS
+            for member, judged in ({TUNED: models} | self._server).items():
+                self._judge(judged, self._records(fold, inside=True), fold, [rows[member] for rows in said])
+        models = torch.stack([self._train_alone(best), tuned], dim=1)
         return self._evaluated(models, [self._rules(place, mine) for place, mine in enumerate(said)])
-
-    def _judge(self, models: Tensor, held_out: Split, fold: int, said: list[Tensor]) -> None:
-        """Write the log-probabilities of each client's records in a fold into `said`."""
-        if not held_out.sizes.any():
-            return
-        found = self._log_probabilities(models, held_out, range(len(self._who)))
-        for rows, mine, more in zip(said, self._folds, found, strict=True):
-            rows[mine == fold] = more
 
     def _rules(self, place: int, said: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights, powers and offsets of one client, from its members' log-probabilities `said` (members,
@@ -316,15 +425,6 @@ class Blending(Mixing):
             found[inside] = self._task.sharpen(said[inside], *fitted)
         return found
 
-    def _records(self, fold: int, inside: bool) -> Split:
-        """Return each client's training records in a fold, or in all others."""
-        parts = []
-        for place, mine in enumerate(self._folds):
-            x, y = self._training(place)
-            chosen = ((mine == fold) == inside).nonzero().squeeze(1)
-            parts.append((x[chosen], y[chosen]))
-        return Split.of(parts)
-
 
 class Recalibrating(Mixing):
     """Some clients that recalibrate the server's model on their records.
@@ -338,7 +438,8 @@ class Recalibrating(Mixing):
     trains = (LOCAL,)
 
     def _mixtures(self) -> Mixtures:
-        local = self._train_alone()
+        single = len(self._trainings) == 1  # then nothing has to be chosen, and one training is enough
+        local = self._train_alone([0] * len(self._who) if single else self._best(self._cross_validated()))
         alone = self._on_training_records(local)
         served = self._on_training_records(self._server[ADJUSTED]) if self._server else [None] * len(self._who)
         rules = [self._rules(place, *said) for place, said in enumerate(zip(alone, served, strict=True))]

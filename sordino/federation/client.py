@@ -116,7 +116,9 @@ class Execution(Protocol):
         """Return (clients, 2): each client's test accuracy and mean loss with its row of `models`, or with the
         only row; `nan` where it has no test records."""
 
-    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+    def trained(
+        self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], method: Method, passes: int
+    ) -> Tensor:
         """Train models plainly, without clipping or noise, for what stays at the clients.
 
         Args:
@@ -124,6 +126,7 @@ class Execution(Protocol):
             models: flat vectors to start from, one row for each part of `records`.
             records: records of each client.
             seeds: seed of the batches of each client.
+            method: its optimizer, rate and batches are those of the training.
             passes: passes over the records.
 
         Returns:

@@ -21,7 +21,7 @@ from sordino.federation.client import Clients, Done, Execution, Question
 from sordino.learning.network import Records
 from sordino.learning.stacked import copy_contiguous
 from sordino.learning.vmapped import as_one, obstacle, over_clients
-from sordino.method import Result
+from sordino.method import Method, Result
 from sordino.privacy.gradients import PrivateRows
 from sordino.privacy.release import Public
 
@@ -110,13 +110,15 @@ class Alone:
             found.append((score, loss))
         return np.array(found).reshape(-1, 2)
 
-    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+    def trained(
+        self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], method: Method, passes: int
+    ) -> Tensor:
         found = []
         for place, (model, seed) in enumerate(zip(models, seeds, strict=True)):
             _seed_dropout(seed, clients.device)
             x, y = (tensor.to(clients.device) for tensor in records.part(place))
             data = Records(x, y, clients.learner, seed, balanced=clients.balanced)
-            found.append(_after(clients, model.contiguous(), data, passes))
+            found.append(_after(method, model.contiguous(), data, passes))
         return torch.stack(found)
 
     def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
@@ -208,14 +210,16 @@ class Stacked:
         mean = np.where(sizes > 0, total / np.maximum(sizes, 1), np.nan)
         return np.stack([task.scores(logits, y, valid).numpy(), mean], axis=1)
 
-    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+    def trained(
+        self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], method: Method, passes: int
+    ) -> Tensor:
         device = clients.device
         x, y, valid = records.stacked(range(len(seeds)))
         valid = None if valid is None else valid.to(device)
 
         def one(model: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
             data = Records(x, y, clients.learner, seed, valid, stacked=True, balanced=clients.balanced)
-            return _after(clients, model, data, passes)
+            return _after(method, model, data, passes)
 
         with explaining_vmap(clients, "clients", ONE_BY_ONE):
             found: Tensor = over_clients(
@@ -260,9 +264,9 @@ def explaining_vmap(clients: Clients, what: str, instead: str) -> Iterator[None]
         ) from error
 
 
-def _after(clients: Clients, model: Tensor, records: Records, passes: int) -> Tensor:
+def _after(method: Method, model: Tensor, records: Records, passes: int) -> Tensor:
     """Return one client's model after `passes` passes over its records."""
-    descent = clients.method.descent(records)
+    descent = method.descent(records)
     for _ in range(passes):
         model = descent.epoch(model)
     return model

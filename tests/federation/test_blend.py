@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +23,14 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
 from sordino.experiment.result import against
 from sordino.experiment.run import carry_on, register, resume
-from sordino.federation.blending import Blending
+from sordino.federation.blending import Blending, trainings
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer
+from sordino.learning.network import Learner, Records
+from sordino.method import Method
 from sordino.methods import find, names
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.methods.local import Local
 from sordino.parts import blending
 from sordino.parts.averaging import over_rounds
 from sordino.parts.blending import ADJUSTED, AVERAGED, AVERAGED_ADJUSTED, FOLDS, LOCAL, MEMBERS, OWN, TUNED
@@ -196,10 +201,55 @@ def test_models_that_overflow_end_no_run_and_have_no_say(personal: str, tmp_path
     assert said.isfinite().all()
 
 
-def test_a_client_whose_models_all_overflow_predicts_all_the_same(tmp_path: Path) -> None:
+def test_a_client_whose_models_all_overflow_predicts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sordino.federation.blending.Local", lambda: Local(rate=1e30))
     case = Case(find("dp-fedavg")(rate=1e30), tmp_path, {"personal": "blend", "model": "mlp"})
     summary, _ = case.finished(case.prepared(rounds=1), tmp_path)
     assert 0 <= summary["blend"]["accuracy"]["blend"] < 0.5
+
+
+@pytest.mark.parametrize("settings", [{"rate": 1e-6}, {"rate": 1e18}, {"batch": 1000, "epochs": 1}])
+@pytest.mark.parametrize("personal", ["blend", "recalibrate"])
+def test_settings_that_suit_the_federation_alone_do_not_harm_the_local_model(
+    settings: dict[str, float], personal: str, tmp_path: Path
+) -> None:
+    """A client that takes part has a model as good as one that trains alone."""
+    keys: dict[str, Any] = {**KEYS, "rounds": 10, "engine": "stacked", "data": "digits", "records": 600}
+    alone = api.run(store=tmp_path, **(keys | {"method": "local", "personal": "own", "set": {}}))
+    taking_part = api.run(store=tmp_path, **(keys | {"personal": personal, "set": settings}))
+    assert taking_part[personal]["accuracy"]["local"] >= alone["accuracy"]["personal"] - 0.02
+
+
+def test_clients_train_alone_as_the_method_local_does_where_that_differs() -> None:
+    """Or as the run's method does, whose settings may be the better ones; linear models also with longer steps."""
+    features, labels = torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64)
+    some = Records(features, labels, Learner(torch.nn.Linear(3, 2), Classification.numbered(2)), 0)
+
+    def told(method: Method, passes: int, turns: int, linear: bool) -> list[tuple[str, float, int]]:
+        found = trainings(method, some, passes, turns, linear)
+        return [(type(one.method).__name__, one.method.rate, one.passes) for one in found]
+
+    assert told(DPFedAvg(), 30, 6, False) == [("DPFedAvg", 0.1, 30)]
+    assert told(DPFedAvg(), 6, 6, False) == [("DPFedAvg", 0.1, 30)]  # fewer passes in a round: local's epochs count
+    assert told(DPFedAvg(), 300, 60, True) == [("DPFedAvg", 0.1, 60), ("Local", 1.0, 60)]
+    different = [DPFedAvg(rate=16.0), DPFedAvg(batch=8), DPFedAvg(optimizer="adam"), DPFedAvg(momentum=0.9)]
+    for method in (*different, DPFedAvg(augmentation="crop")):
+        assert told(method, 2, 2, False) == [("DPFedAvg", method.rate, 2), ("Local", 0.1, 10)]
+    assert [name for name, *_ in told(DPFedAvg(rate=16.0), 60, 60, True)] == ["DPFedAvg", "Local", "Local"]
+
+
+def test_held_out_records_choose_how_a_client_trains_alone() -> None:
+    targets = torch.tensor([0, 1, 0])
+    clients: Any = SimpleNamespace(_task=Classification.numbered(2), _who=[4, 7])
+    clients._training = lambda place: (None, targets)
+    clients._fit = functools.partial(Blending._fit, clients)
+    right = torch.log_softmax(torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0]]), dim=1)
+    said = [[-right, right], [right, right.flip(1)], [torch.full_like(right, torch.nan)] * 2]
+    assert Blending._best(clients, said) == [1, 0]
+    assert Blending._best(clients, [[right] * 2] * 2) == [0, 0]  # the first of several that are alike
+    assert Blending._best(clients, said[:1]) == [0, 0]
 
 
 def test_only_who_blends_keeps_an_average(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from sordino.federation.message import Message
 from sordino.federation.run_state import Served
 from sordino.federation.transport import Answer
 from sordino.methods import find
+from sordino.methods.local import Local
 from sordino.parts.blending import (
     ADJUSTED,
     LOCAL,
@@ -71,8 +72,10 @@ def test_a_client_with_few_records_predicts_with_the_recalibrated_model(name: st
     assert "averaged" not in models
 
 
-def test_recalibration_costs_nothing_and_changes_nothing_else(tmp_path: Path) -> None:
-    """With the same noise, what the method comes to and what it costs are the same; local models are the blend's."""
+def test_recalibration_costs_nothing_and_changes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same noise, what the method comes to and what it costs are the same; local models are the blend's where
+    clients that blend do not try longer steps."""
+    monkeypatch.setattr("sordino.federation.blending.Blending.may_be_bold", False)
     case = Case(find("dp-fedavg")(), tmp_path)
     plain = case.prepared()
     found = {}
@@ -229,7 +232,10 @@ def test_a_model_of_an_overflowed_federation_is_not_taken_for_the_servers() -> N
         assert weights[member] == weights.sum() == 1
 
 
-def test_a_client_whose_models_all_overflow_predicts_all_the_same(tmp_path: Path) -> None:
+def test_a_client_whose_models_all_overflow_predicts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sordino.federation.blending.Local", lambda: Local(rate=1e30))
     case = Case(find("dp-fedavg")(rate=1e30), tmp_path, {"personal": "recalibrate", "model": "mlp"})
     summary, _ = case.finished(case.prepared(rounds=1), tmp_path)
     assert 0 <= summary["recalibrate"]["accuracy"]["recalibrated"] < 0.5
@@ -239,7 +245,7 @@ def test_a_local_model_that_overflowed_has_no_say(
     tables: tuple[dict[str, Any], Path, api.Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sordino.federation.blending.Mixing._train_alone", lambda self: torch.full_like(self._initial, torch.nan)
+        "sordino.federation.blending.Mixing._train_alone", lambda self, best: torch.full_like(self._initial, torch.nan)
     )
     summary = api.run(store=tmp_path, **tables[0])
     assert (models_of(tmp_path, summary["run"])["weights"][:, RECALIBRATED] == 1).all()
@@ -301,7 +307,8 @@ def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
         assert torch.equal(models[key], others[key])
 
 
-def test_killed_while_it_recalibrates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("earlier", ["labels in the place of offsets", "other ways to train alone"])
+def test_killed_while_it_recalibrates(earlier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece that is finished is not made again, one of an earlier version's rules is, and the end is that of a run
     that was not killed."""
     monkeypatch.setattr(
@@ -318,7 +325,10 @@ def test_killed_while_it_recalibrates(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "killed" / "runs" / row.run
     (first,) = folder.glob("blend-000000-*")
     tensors = load_file(first)
-    save_file(tensors | {"labels": tensors.pop("offsets")[:, 0].contiguous()}, folder / "earlier")
+    if earlier.startswith("labels"):
+        save_file(tensors | {"labels": tensors.pop("offsets")[:, 0].contiguous()}, folder / "earlier", blends.RULES_OF)
+    else:
+        save_file(tensors, folder / "earlier")  # as they were before pieces said by which rules they were made
     first.unlink()
     (folder / "earlier").rename(folder / f"blend-000000-{digest_of(folder / 'earlier')}.safetensors")
     asked: list[Sequence[int]] = []

@@ -54,8 +54,9 @@ MIXED = {
 
 
 LOCAL_ALONE = (
-    "Local models alone are trained at the end of this run with this method's rate and batches, at most 60 passes over "
-    "a client's records; `--method local` has its own settings, and as many passes as rounds x epochs: figures differ."
+    "Local models alone are trained at the end of this run, at most 60 passes over a client's records, with this "
+    "method's rate and batches or with those of `--method local`, whichever predict the client's held-out records "
+    "better; that method itself makes as many passes as rounds x epochs: figures differ."
 )
 """Sentence beside the accuracy of local models in a mixture."""
 
