@@ -933,6 +933,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "data/selection.py",
+        "tests/data/test_public.py",
+        [
+            (
+                "public: records set aside are not told",
+                "disclosed=(*dataset.disclosed, told)), ~public",
+                "disclosed=dataset.disclosed), ~public",
+            )
+        ],
+    ),
+    (
         "models/checks.py",
         "tests/test_models.py",
         [
