@@ -933,6 +933,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "deploy/site/data.py",
+        "tests/features/test_runs.py",
+        [("features: a site's own records are public", "[*counted, *count_shared(terms.extractor, x)]", "[*counted]")],
+    ),
+    (
         "data/selection.py",
         "tests/data/test_public.py",
         [
