@@ -2562,7 +2562,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "    if name in NOT_OURS:\n        return True\n    path = Path(file).resolve()\n    within",
             ),
             ("own code: no weights", 'return {"weights": digest.hexdigest()}', "return {}"),
-            ("own code: weights without buffers", ", *module.named_buffers())", ",)"),
+            ("own code: weights without buffers", "*module.named_buffers(), ", ""),
+            (
+                "own code: weights without plain attributes",
+                "*module.named_buffers(), *plain]",
+                "*module.named_buffers()]",
+            ),
             (
                 "own code: weights without frozen ones",
                 "*module.named_parameters(remove_duplicate=False)",
