@@ -3193,8 +3193,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("outlet: the network's module is not looked at", "        self._classes += written\n", ""),
             (
                 "outlet: objects on layers are not looked for",
-                "    kind = called if isinstance(",
-                "    kind = nn.Module if not isinstance(",
+                'return [getattr(called, "__module__", None) or type(called).__module__]',
+                'return [getattr(called, "__qualname__", "") and called.__module__]',
             ),
             (
                 "outlet: modules of hooks are not looked at",
