@@ -933,6 +933,22 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "deploy/site/data.py",
+        "tests/features/test_runs.py",
+        [("features: a site's own records are public", "[*counted, *count_shared(terms.extractor, x)]", "[*counted]")],
+    ),
+    (
+        "data/selection.py",
+        "tests/data/test_public.py",
+        [
+            (
+                "public: records set aside are not told",
+                "disclosed=(*dataset.disclosed, told)), ~public",
+                "disclosed=dataset.disclosed), ~public",
+            )
+        ],
+    ),
+    (
         "models/checks.py",
         "tests/test_models.py",
         [
@@ -2546,7 +2562,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "    if name in NOT_OURS:\n        return True\n    path = Path(file).resolve()\n    within",
             ),
             ("own code: no weights", 'return {"weights": digest.hexdigest()}', "return {}"),
-            ("own code: weights without buffers", ", *module.named_buffers())", ",)"),
+            ("own code: weights without buffers", "*module.named_buffers(), ", ""),
+            (
+                "own code: weights without plain attributes",
+                "*module.named_buffers(), *plain]",
+                "*module.named_buffers()]",
+            ),
             (
                 "own code: weights without frozen ones",
                 "*module.named_parameters(remove_duplicate=False)",
@@ -3172,8 +3193,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("outlet: the network's module is not looked at", "        self._classes += written\n", ""),
             (
                 "outlet: objects on layers are not looked for",
-                "    kind = called if isinstance(",
-                "    kind = nn.Module if not isinstance(",
+                'return [getattr(called, "__module__", None) or type(called).__module__]',
+                'return [getattr(called, "__qualname__", "") and called.__module__]',
             ),
             (
                 "outlet: modules of hooks are not looked at",

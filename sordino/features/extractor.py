@@ -512,18 +512,24 @@ def check_apart(extractor: Extractor, dataset: Dataset) -> Dataset:
         extractor: the extractor.
         dataset: the records before they are dealt.
     """
+    told = count_shared(extractor, dataset.x)
+    return replace(dataset, disclosed=(*dataset.disclosed, *told)) if told else dataset
+
+
+def count_shared(extractor: Extractor, x: Tensor) -> list[str]:
+    """Sentence on clients' records `x` of which the public projection was made, none where there are none; more than
+    single ones are refused."""
     if not extractor.made_of:
-        return dataset
-    shared = sum(one in extractor.made_of for one in record_hashes(dataset.x))
-    if shared > FEW * min(len(dataset.y), len(extractor.made_of)):
+        return []
+    shared = sum(one in extractor.made_of for one in record_hashes(x))
+    if shared > FEW * min(len(x), len(extractor.made_of)):
         raise UserError(
             f"{shared:,} of the public records that the features are made of are the clients' own: name other public "
             "images with features.public, or take projection=random, which needs none."
         )
     if not shared:
-        return dataset
-    told = (
+        return []
+    return [
         f"{shared:,} of the public records that the features are made of equal{'s' if shared == 1 else ''} a client's: "
         "features tell of these without noise. Take them out."
-    )
-    return replace(dataset, disclosed=(*dataset.disclosed, told))
+    ]

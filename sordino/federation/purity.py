@@ -306,8 +306,7 @@ def _homes(called: Any) -> list[str]:
         return [name for one in (called.func, *called.args, *called.keywords.values()) for name in _homes(one)]
     if isinstance(called, (MethodType, BuiltinMethodType)):
         return [*_homes(getattr(called, "__func__", None)), *_homes(called.__self__)]
-    kind = called if isinstance(called, (FunctionType, type)) else type(called)
-    return [kind.__module__]
+    return [getattr(called, "__module__", None) or type(called).__module__]
 
 
 def _values(value: Any) -> Iterable[Any]:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from typer.testing import CliRunner
 
 import sordino
 from sordino.cli import app
-from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
+from sordino.deploy.protocol.roster import Member, roster_toml
+from sordino.deploy.site.data import encode_records, read_records
+from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy, read_rules
+from sordino.deploy.site.site import Site
 from sordino.deploy.terms import terms_of
 from sordino.deploy.trial import prepare_simulation
 from sordino.errors import UserError
@@ -28,6 +32,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import start
 from sordino.features import extractor as extractors
+from sordino.features.projection import record_hashes
 from sordino.planning.advise import advise
 from sordino.planning.plan import plan_of
 from sordino.planning.situation import Situation
@@ -257,3 +262,24 @@ def test_a_deployment_does_not_compute_projections(tmp_path: Path) -> None:
     given = {"clients": 5, "shape": [1, 8, 8], "labels": ["a", "b"], "features": {"public": "digits"}}
     with pytest.raises(UserError, match=r"sordino\.features\.projection digits FILE"):
         terms_of(Experiment.make(given))
+
+
+def test_a_site_whose_records_made_the_projection_takes_no_part(tmp_path: Path) -> None:
+    x = torch.rand(200, 1, 8, 8)
+    np.savez(tmp_path / "own.npz", x=x.numpy(), y=np.arange(200) % 2)
+    identity = Site.create(tmp_path, "own", Path("own.npz"), roster=Path("roster.toml"))
+    (tmp_path / "roster.toml").write_text(roster_toml([Member("own", identity)]))
+    declared = {"clients": 3, "shape": [1, 8, 8], "labels": [0, 1], "epsilon": 4.0, "method": "dp-fedavg"}
+    terms = terms_of(Experiment.make(declared | {"features": f"{SPEC},projection=random"}))
+    assert terms.extractor is not None
+    rules = read_rules(tmp_path).rules
+    for shared in (0, 1, 200):
+        strangers = list(range(200))
+        made_of = frozenset([*record_hashes(x)[:shared], *strangers])
+        these = replace(terms, extractor=replace(terms.extractor, made_of=made_of))
+        if shared > 1:
+            with pytest.raises(RefusedError, match="are the clients' own"):
+                encode_records(read_records(tmp_path, rules), these, rules, b"s" * 32)
+            continue
+        data = encode_records(read_records(tmp_path, rules), these, rules, b"s" * 32)
+        assert any("features tell of these without noise" in one for one in data.disclosed) == bool(shared)

@@ -24,6 +24,7 @@ from sordino.deploy.app import METHOD, AppUpdate
 from sordino.deploy.site.rules import WRITTEN, RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
+from sordino.features.extractor import count_shared
 
 FEATURES = "features"
 """Folder, in the site's own, of the features of its records."""
@@ -127,6 +128,7 @@ def encode_records(
         found, counted = (content, []) if isinstance(content, ClientFile) else _encode_table(content, terms, rules)
         x, y = _to_tensors(found, terms)
         if terms.extractor is not None:
+            counted = [*counted, *count_shared(terms.extractor, x)]
             x = terms.extractor.apply(x, None if folder is None else folder / FEATURES)
     except UserError as error:
         raise RefusedError("data", error) from error
