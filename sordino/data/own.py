@@ -205,6 +205,7 @@ def _read_sequences(folder: Path, paths: Sequence[Path], how: Reading, notes: Se
     if how.person_rules is None and PERSON_ARRAY not in read_npz(paths[0]):
         return found
     files = [read_arrays(path, how.person_rules) for path in paths]
+    assert found.owner is not None
     person, rules = name_persons(files, found.owner, how.person_rules)
     return replace(found, person=person, person_rules=rules)
 
