@@ -19,8 +19,8 @@ SETTINGS = {
     **{"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
     "RAY_worker_niceness": "0",
 }
-"""Ray sends no statistics to its makers, and leaves the choice of cards to whoever has set it. Its workers are not behind
-all other processes of a machine (15, as Ray has it), where they would get next to nothing of a busy one."""
+"""Ray sends no statistics to its makers, and leaves the choice of cards to whoever has set it. Its workers do not stand
+behind all other processes of a machine (15, as Ray has it), where they would get next to nothing of a busy one."""
 MOST_LOCAL = 256
 
 
