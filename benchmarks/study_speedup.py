@@ -71,19 +71,15 @@ def main() -> None:
     if given.arm is not None:
         print(json.dumps(study(given.arm, given.store, given.rounds)))
         return
-    print(
-        f"{len(METHODS) * SEEDS} runs of {given.rounds} rounds; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    )
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    print(f"{len(METHODS) * SEEDS} runs of {given.rounds} rounds; load {load:.1f} on {cores} cores")
     found: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     for _ in range(given.turns):
         for arm in ARMS:
             one = arm_of(arm, given.rounds)
             found[arm].append(one)
-            print(
-                f"{arm:8} {one['all']:6.1f} s: start {one['start']:.1f}, study {one['study']:.1f}, end {one['end']:.1f}; "
-                f"the command's own process computes {one['own']:.1f} s",
-                flush=True,
-            )
+            times = ", ".join(f"{name} {one[name]:.1f}" for name in ("start", "study", "end"))
+            print(f"{arm:8} {one['all']:6.1f} s: {times}; own process computes {one['own']:.1f} s", flush=True)
     whole = {arm: statistics.median(one["all"] for one in figures) for arm, figures in found.items()}
     alone = {arm: statistics.median(one["study"] for one in figures) for arm, figures in found.items()}
     print(f"two workers against one: {whole['local:1'] / whole['local:2']:.2f} times as fast", end="")

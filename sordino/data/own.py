@@ -127,18 +127,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         how = replace(how, schema=how.schema.with_persons(how.person))
     paths, notes = client_paths(folder)
     if holds_sequences(paths[0]):
-        if how.task is not None:
-            raise UserError(
-                f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`."
-            )
-        found = read_sequences(folder, paths, how.labels, how.vocabulary, notes)
-        with_persons = how.person_rules is not None or PERSON_ARRAY in read_npz(paths[0])
-        if not with_persons:
-            return found
-        person, rules = name_persons(
-            [read_arrays(path, how.person_rules) for path in paths], found.owner, how.person_rules
-        )
-        return replace(found, person=person, person_rules=rules)
+        return _read_sequences(folder, paths, how, notes)
     if how.vocabulary is not None:
         raise UserError(
             f"`vocabulary` declares tokens, but {paths[0]} has no array {TOKENS!r} of sequences: leave it out, or give "
@@ -214,6 +203,19 @@ def _read_files(folder: Path, paths: Sequence[Path], how: Reading) -> tuple[list
     return tables, arrays
 
 
+def _read_sequences(folder: Path, paths: Sequence[Path], how: Reading, notes: Sequence[str]) -> Dataset:
+    """The sequences of every file of a folder, with their persons where those are declared."""
+    if how.task is not None:
+        raise UserError(f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`.")
+    found = read_sequences(folder, paths, how.labels, how.vocabulary, notes)
+    if how.person_rules is None and PERSON_ARRAY not in read_npz(paths[0]):
+        return found
+    files = [read_arrays(path, how.person_rules) for path in paths]
+    assert found.owner is not None
+    person, rules = name_persons(files, found.owner, how.person_rules)
+    return replace(found, person=person, person_rules=rules)
+
+
 def name_persons(
     files: Sequence[ClientFile], owner: np.ndarray, rules: PersonRules | None
 ) -> tuple[np.ndarray | None, PersonRules | None]:
@@ -237,6 +239,15 @@ def name_persons(
     return number_codes(codes, owner), rules or PersonRules(PERSON_ARRAY)
 
 
+def _check_vocabulary(how: Reading) -> None:
+    """Refuse tokens that are declared beside another task."""
+    given = next((name for name in ("task", "labels", "schema") if getattr(how, name) is not None), None)
+    if how.vocabulary is not None and given is not None:
+        raise UserError(
+            f"`vocabulary` says that the next token of sequences is predicted: leave out either it or `{given}`."
+        )
+
+
 def check_reading(how: Reading) -> None:
     """Refuse reading options that contradict each other."""
     if how.labels is not None and (
@@ -245,11 +256,7 @@ def check_reading(how: Reading) -> None:
         raise UserError(f"labels = {quoted([str(one) for one in how.labels])}: declare at least two, each once.")
     if how.task not in (None, *TASKS):
         raise unknown("task", str(how.task), TASKS)
-    if how.vocabulary is not None and (how.task, how.labels, how.schema) != (None, None, None):
-        given = "task" if how.task is not None else "labels" if how.labels is not None else "schema"
-        raise UserError(
-            f"`vocabulary` says that the next token of sequences is predicted: leave out either it or `{given}`."
-        )
+    _check_vocabulary(how)
     if how.kind != Classification.name and how.labels is not None:
         raise UserError(f"`labels` are classes, and this is a {how.kind} task: leave them out.")
     if how.kind != Regression.name and (how.target_range is not None or how.loss is not None):

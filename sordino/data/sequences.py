@@ -36,7 +36,10 @@ def holds_sequences(path: Path) -> bool:
         return False
 
 
-NO_SEQUENCES = f"needs an array {TOKENS!r} of whole numbers from 0, one sequence of at least two tokens in each row, all of one length"
+NO_SEQUENCES = (
+    f"needs an array {TOKENS!r} of whole numbers from 0, one sequence of at least two tokens in each row, all of one "
+    "length"
+)
 
 
 def sequence_parts(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
