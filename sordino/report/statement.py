@@ -23,7 +23,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import AT_SITES, in_store
 from sordino.experiment.hyperparameters import called
 from sordino.federation.client import HISTOGRAM
-from sordino.federation.evaluation import COUNTED
+from sordino.federation.evaluation import COUNTED, SUMMED
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit, protection
 from sordino.privacy.views import VIEWS, View
@@ -60,6 +60,7 @@ from sordino.store.ledger_rows import Account, sites_per_person
 from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, hits_of, over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
+from sordino.tasks import Classification
 from sordino.trained.models import Description, load_models
 from sordino.util.formatting import NAMED
 from sordino.util.package import package_hash
@@ -313,5 +314,6 @@ def _release_texts(row: RunRow) -> dict[str, str]:
     with contextlib.suppress(UserError):
         method = Experiment.make(row.configuration).build_method()
         texts = {name: release.describe() for step in method.steps().values() for name, release in step.items()}
-        return {HISTOGRAM: COUNTED, **texts}
+        classes = (row.summary or {}).get("task", Classification.name) == Classification.name
+        return {HISTOGRAM: COUNTED if classes else SUMMED, **texts}
     return {}

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
+from sordino.tasks import error_sums
+from sordino.tasks.intervals import Figure, Released
 from sordino.tasks.task import Task
 
 USUAL_LOSS = "squared"
@@ -239,6 +241,29 @@ class Regression(Task):
                 "constant_rmse": np.sqrt(constant / records) * self.size,
             }
         return np.stack([columns[name] for name in self.metrics], axis=1)
+
+    # Evaluation that is paid for.
+
+    @property
+    def evaluated(self) -> int:
+        return error_sums.ENTRIES
+
+    def evaluation_rows(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return error_sums.rows_of(self._errors(predicted, targets), targets.astype(np.float64))
+
+    def evaluated_records(self, counts: np.ndarray) -> float:
+        return error_sums.records_of(counts)
+
+    def evaluation_figures(self, released: Released) -> dict[str, Figure | None]:
+        return error_sums.figures_of(released, self.size)
+
+    def true_figures(self, predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+        errors = self._errors(predicted, targets)
+        return error_sums.true_figures(errors, targets.astype(np.float64), weights, self.size)
+
+    def _errors(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Scaled errors of rows of `predict`."""
+        return (predicted[:, 0] - self.centre) / self.size - targets
 
     # Records, for partitions, public data and audits.
 

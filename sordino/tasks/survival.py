@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from sordino.errors import UserError
+from sordino.tasks.brier_sums import BrierSums
+from sordino.tasks.intervals import Figure, Released
 from sordino.tasks.recalibration import CAUTION, POWERS
 from sordino.tasks.survival_metrics import METRICS, brier_scores, concordant_pairs, kaplan_meier
 from sordino.tasks.task import Task
@@ -244,6 +246,41 @@ class Survival(Task):
             return math.nan
         hazards = self.hazards(torch.from_numpy(counts / total), float(total)).numpy()
         return float(1 - np.prod(np.where(counts[: self.width] > 0, 1 - hazards, 1.0)))
+
+    # Evaluation that is paid for.
+
+    @property
+    def _sums_of_errors(self) -> BrierSums:
+        return BrierSums(self.cuts)
+
+    @property
+    def evaluated(self) -> int:
+        return self._sums_of_errors.entries
+
+    def evaluation_rows(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        times, events = np.abs(targets)[:, None], targets > 0
+        later = np.where(events[:, None], self.ends < times, self.ends <= times)
+        return self._sums_of_errors.rows(predicted[:, 1:], later, events)
+
+    def evaluated_records(self, counts: np.ndarray) -> float:
+        return self._sums_of_errors.records(counts)
+
+    def evaluation_figures(self, released: Released) -> dict[str, Figure | None]:
+        return self._sums_of_errors.figures(released)
+
+    def true_figures(self, predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+        times, events, cuts = self.times(targets), targets > 0, self.times(self.ends)
+        whole = weights / weights.sum()
+        curve = kaplan_meier(times, events, cuts, weights=whole)
+
+        def score(curves: np.ndarray) -> float:
+            return float((whole * brier_scores(times, events, times, events, curves, cuts, whole)).sum())
+
+        return {
+            "integrated_brier": score(predicted[:, 1:]),
+            "constant_brier": score(np.tile(curve, (len(times), 1))),
+            "calibration": float((whole * (1 - predicted[:, -1])).sum() - (1 - curve[-1])),
+        }
 
     # Records, for partitions, public data and audits.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
+from sordino.tasks.intervals import Figure, Released
 
 UNDECLARED = ("none", "balanced")
 """Values of a method's `class_weight` that declare no weights."""
@@ -233,6 +234,38 @@ class Task(ABC):
     @abstractmethod
     def figures(self, sums: np.ndarray) -> np.ndarray:
         """(rows, metrics) from rows of `sums`; `nan` where a row has none of the records that a metric is about."""
+
+    # Evaluation that is paid for: one noised sum, over test records, of a row of a norm of at most one for each.
+
+    @property
+    def evaluated(self) -> int:
+        """Number of entries of a row of `evaluation_rows`; a task without such rows refuses."""
+        raise UserError(
+            f"evaluation_share pays for figures that are sums over records, and this task ({self.name}) has none: "
+            "leave it out."
+        )
+
+    def evaluation_rows(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """float32 (records, evaluated): a row for each record, of a norm of at most one.
+
+        Args:
+            predicted: (records, predicted), as `predict` gives them.
+            targets: (records,) of the same records.
+        """
+        raise NotImplementedError
+
+    def evaluated_records(self, counts: np.ndarray) -> float:
+        """Number of records in a noisy sum of rows."""
+        return float(counts.sum())
+
+    def evaluation_figures(self, released: Released) -> dict[str, Figure | None]:
+        """Figures from noisy sums of rows, or from their means; None where noise drowns what a figure is about."""
+        raise NotImplementedError
+
+    def true_figures(self, predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+        """Figures from the records themselves, without noise, for simulations; `weights` are those of the records,
+        which need not sum to one."""
+        raise NotImplementedError
 
     # Records, for partitions, public data and audits.
 

@@ -102,7 +102,7 @@ JUDGED = {
 }
 IN_UNITS = ("rmse", "mae", "bias", "interval_width", "constant_rmse")
 """Figures in the unit of what is predicted."""
-IN_PERCENT = ("accuracy", "recall", "precision", "specificity", "calibration", "coverage", "events")
+IN_PERCENT = ("accuracy", "near", "recall", "precision", "specificity", "calibration", "coverage", "events")
 
 
 def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this site's own test records") -> Table:
@@ -124,15 +124,27 @@ def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this s
     return table
 
 
+def form_of(name: str) -> str:
+    """Format in which a figure is printed."""
+    return "{:.4g}" if name in IN_UNITS else "{:.1%}" if name in IN_PERCENT else "{:.3f}"
+
+
 def figure_with_interval(name: str, figure: Mapping[str, float] | None) -> tuple[str, str]:
     """A figure of a judgement and its 95 % interval, as they are printed."""
     if figure is None:
         return "too few", ""
-    form = "{:.4g}" if name in IN_UNITS else "{:.1%}" if name in IN_PERCENT else "{:.3f}"
+    form = form_of(name)
     return form.format(figure["value"]), f"{form.format(figure['low'])} to {form.format(figure['high'])}"
 
 
-EVALUATED = {"accuracy": "accuracy", "auc": "AUC", "recall": "recall", "calibration": "probability too high by"}
+EVALUATED = {
+    **{"accuracy": "accuracy", "auc": "AUC", "recall": "recall"},
+    **{name: JUDGED[name] for name in ("r2", "rmse", "mae", "bias")},
+    "near": "within a tenth of the range",
+    "integrated_brier": "integrated Brier score",
+    "constant_brier": "that of the Kaplan-Meier curve",
+    "calibration": "probability too high by",
+}
 
 
 def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table:
@@ -152,8 +164,7 @@ def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table
         figure, beside = evaluation["figures"][name], []
         if true:
             known = true.get(name)
-            form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
-            beside = [terminal_text("–") if known is None else form.format(known)]
+            beside = [terminal_text("–") if known is None else form_of(name).format(known)]
         cells = ("drowned", "") if figure is None else figure_with_interval(name, figure)
         table.add_row(words, *cells, *beside)
     return table
