@@ -60,7 +60,7 @@ from sordino.data.schema import (
 )
 from sordino.data.tables import DELIMITERS, Table, read_table
 from sordino.errors import UserError, refuse, unknown
-from sordino.tasks import TASKS, Classification, Regression, Survival
+from sordino.tasks import TASKS, Classification, Regression, SeveralLabels, Survival
 from sordino.util.toml import toml_key, toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
@@ -112,8 +112,8 @@ class _Guess:
 class Wishes:
     """Answers that the user gives before anything is guessed."""
 
-    label: str
-    """Name of the label column."""
+    labels: tuple[str, ...]
+    """Names of the columns to predict."""
     positive: str | None = None
     """The label that is looked for; None for the rarer of two."""
     drop: Sequence[str] = ()
@@ -156,15 +156,10 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
 
     Args:
         folder: one CSV or Parquet file per client; arrays are passed over.
-        label: name of the label column.
+        label: name of the label column, or several names with commas between them.
         positive: the label that is looked for; None for the rarer of two.
         wishes: further fields of `Wishes`: task, event, drop, categorical, bins, missing_codes, person.
     """
-    wanted = Wishes(label, positive, **wishes)
-    _check_wishes(wanted)
-    drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
-    if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
-        raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
     paths, notes = client_paths(folder)
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
@@ -177,8 +172,14 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         except UserError as error:
             problems.append(str(error))
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    labels = (label,) if label in names else tuple(one.strip() for one in label.split(","))
+    wanted = Wishes(labels, positive, **wishes)
+    _check_wishes(wanted)
+    if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
+        raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
+    drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
     event = [] if wanted.event is None else [wanted.event]
-    for name in (label, *event, *drop, *wanted.categorical, *wanted.missing_codes):
+    for name in (*labels, *event, *drop, *wanted.categorical, *wanted.missing_codes):
         if tables and name not in names:
             raise unknown("column", name, names)
     problems += [
@@ -199,7 +200,7 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         dropped = "; ".join(
             f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
             for name, guess in guesses.items()
-            if name != label
+            if name not in labels
         )
         raise UserError(
             f"The tables of {folder} have nothing beside the label {label!r} to learn from"
@@ -271,13 +272,13 @@ def _cells(name: str, tables: Sequence[Table], wanted: Wishes) -> _Cells:
 
 
 def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
-    used = (wanted.label, wanted.event)
+    used = (*wanted.labels, wanted.event)
     if cells.name not in used and cells.name not in wanted.categorical and _names_persons(cells):
         seen = f"{len(set(cells.texts()))} different codes, {cells.missing:.1%} missing"
         return _Guess(Identifier(), seen, (_ask_of_persons(cells.name),))
     if cells.name == wanted.event:
         return _event(cells)
-    if cells.name == wanted.label:
+    if cells.name in wanted.labels:
         return _outcome(cells, wanted)
     categorical = cells.name in wanted.categorical
     codes = tuple(float(code) for code in wanted.missing_codes.get(cells.name, ()))
@@ -345,19 +346,28 @@ def _check_wishes(wanted: Wishes) -> None:
     """Refuse answers that contradict each other."""
     if wanted.task not in (None, *TASKS):
         raise unknown("task", wanted.task, TASKS)
-    classes = wanted.task in (None, Classification.name)
-    if not classes and (wanted.bins or wanted.positive is not None or wanted.label in wanted.categorical):
+    classes = wanted.task in (None, Classification.name, SeveralLabels.name)
+    if not classes and (wanted.bins or wanted.positive is not None or set(wanted.labels) & set(wanted.categorical)):
         raise UserError(
             f"--bins, --positive and a label among --categorical are for classes, but the task is {wanted.task}: leave "
             "them out."
         )
+    if len(set(wanted.labels)) < len(wanted.labels):
+        raise UserError(f"--label names a column twice: {', '.join(wanted.labels)}.")
+    if len(wanted.labels) > 1 and wanted.task in (Classification.name, Survival.name):
+        raise UserError(
+            f"--label names {len(wanted.labels)} columns, but --task {wanted.task} predicts one: name one, or take "
+            f"{Regression.name} (several numbers) or {SeveralLabels.name} (several labels of two values)."
+        )
+    if len(wanted.labels) > 1 and wanted.positive is not None:
+        raise UserError("--positive is for one label: write `positive` into the schema, below each of several.")
     if (wanted.event is None) == (wanted.task == Survival.name):
         raise UserError(
             "--task survival and --event go together: name the column that says whether the event happened, and with "
             "--label that of the time."
         )
-    if wanted.event == wanted.label:
-        raise UserError(f"{wanted.label!r} cannot be both the time and the event: name the time's column with --label.")
+    if wanted.event in wanted.labels:
+        raise UserError(f"{wanted.event!r} cannot be both the time and the event: name the time's column with --label.")
 
 
 def _outcome(cells: _Cells, wanted: Wishes) -> _Guess:

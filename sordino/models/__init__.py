@@ -21,9 +21,10 @@ from sordino.errors import UserError, unknown
 from sordino.models.checks import check
 from sordino.models.networks import NETWORKS, Network
 from sordino.models.own import load
+from sordino.tasks import Survival, Task
 from sordino.util.import_by_name import is_dotted
 
-__all__ = ["build", "check", "default", "names"]
+__all__ = ["build", "check", "default", "linear", "names"]
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
@@ -52,17 +53,22 @@ def names() -> dict[str, str]:
     return {name: network.description for name, network in NETWORKS.items()}
 
 
-def default(shape: tuple[int, ...]) -> str:
+def default(shape: tuple[int, ...], task: Task) -> str:
     """Name of the network that a user gets without asking for one: small, since noise grows with its parameters.
 
-    `logistic` for rows of numbers, however many columns they have, and for images of at most 64 numbers; `lenet` for
-    images of 28x28 and more; `mlp` for the rest.
+    `logistic` for rows of numbers, however many columns they have, and for images of at most 64 numbers, or `hazards`
+    where the time to an event is predicted; `lenet` for images of 28x28 and more; `mlp` for the rest.
     """
     if len(shape) == 1 or math.prod(shape) <= 64:
-        return "logistic"
+        return linear(task.name)
     if len(shape) == 3 and min(shape[1:]) >= 28:
         return "lenet"
     return "mlp"
+
+
+def linear(task: str) -> str:
+    """Name of the linear network for a kind of task."""
+    return "hazards" if task == Survival.name else "logistic"
 
 
 def _check_options(name: str, network: Network, options: dict[str, Any]) -> None:
