@@ -90,9 +90,12 @@ def worst(values: np.ndarray) -> float:
     return float(np.nanmin(values)) if np.isfinite(values).any() else float("nan")
 
 
-def worst_tenth(values: np.ndarray) -> float:
-    """Mean of the smallest tenth of the finite values, of at least one; `nan` when there is none."""
-    known = np.sort(values[np.isfinite(values)]).clip(min=0)  # of scores that have no lower bound, bad ones count as 0
+def worst_tenth(values: np.ndarray, lower_is_better: bool = False) -> float:
+    """Mean of the smallest tenth of the finite values, or of the largest where lower ones are better, of at least one;
+    `nan` when there is none."""
+    known = np.sort(values[np.isfinite(values)])
+    # Of scores that have no lower bound, bad ones count as 0.
+    known = known[::-1] if lower_is_better else known.clip(min=0)
     return mean(known[: max(1, round(len(known) / 10))])
 
 

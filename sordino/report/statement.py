@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sordino.data.schema import Event, Label, NumberColumn, Schema, Target, Time
+from sordino.data.schema import Event, Label, NumberColumn, Schema, Target, Time, list_values
 from sordino.data.sources import SOURCES
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -103,7 +103,7 @@ class Statement:
     wish: str
     score: str
     predicted: str | None
-    """The name of the column that is predicted, in tables."""
+    """Names of the columns that are predicted, in tables."""
     columns: list[DataColumn]
     """Every column of the clients' tables; none for arrays."""
     shape: tuple[int, ...]
@@ -207,7 +207,7 @@ def statement_of(store: Store, run: str) -> Statement:
         classes=list(about.meaning.task.groups),
         wish=about.meaning.task.wish,
         score=score_of(summary),
-        predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
+        predicted=None if schema is None or not _names_label(row.configuration, simulated) else list_values(schema.label_names),
         columns=columns,
         shape=about.shape,
         simulated=simulated,

@@ -70,7 +70,8 @@ def metric_words(names: Collection[str], words: Mapping[str, str], positive: str
     plain = [name for name in words if name in names]
     pairs = [(name, *split_part(name)) for name in (*plain, *(one for one in names if split_part(one)[1]))]
     return {
-        name: words[metric].format(positive=part or positive) + (f", {part}" if part else "")
+        name: words[metric].format(positive=part or positive)
+        + (f", {part}" if part and "{positive" not in words[metric] else "")
         for name, metric, part in pairs
         if metric in words and not (part is None and positive is None and "{positive" in words[metric])
     }
