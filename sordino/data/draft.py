@@ -206,11 +206,13 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
             f"The tables of {folder} have nothing beside the label {label!r} to learn from"
             f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
         )
-    schema = Schema(
-        **usual.model_dump(),
-        files={name: one for name, one in written.items() if one != usual},
-        columns={name: guess.column for name, guess in guesses.items()},
-        person=wanted.person,
+    schema = Schema.parse(
+        {
+            **usual.model_dump(),
+            "files": {name: one for name, one in written.items() if one != usual},
+            "columns": {name: guess.column for name, guess in guesses.items()},
+            "person": wanted.person,
+        }
     )
     questions = [*notes, *_odd_formats(schema), *merge({name: guess.questions for name, guess in guesses.items()})]
     return Draft(schema, questions, _text(schema, guesses, folder, len(tables)), len(tables))
@@ -534,12 +536,15 @@ def _binned_label(cells: _Cells, wanted: Wishes) -> _Guess:
 
 
 def _positive(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> str | None:
-    """The label that is looked for: the one that was named, or the rarer of two."""
+    """The label that is looked for: the one that was named, or the rarer of two, or of several labels the second."""
     if wanted.positive is not None:
         if canonical(wanted.positive, fold) not in values:
             raise unknown("label", wanted.positive, values)
         return canonical(wanted.positive, fold)
-    return min(reversed(values), key=lambda value: counted[value]) if len(values) == 2 else None
+    if len(values) != 2:
+        return None
+    # Of several yes/no outcomes the second by its spelling: 1, true, yes or present.
+    return values[1] if len(wanted.labels) > 1 else min(reversed(values), key=lambda value: counted[value])
 
 
 def _positive_question(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> list[Question]:
@@ -548,6 +553,8 @@ def _positive_question(wanted: Wishes, values: Sequence[str], counted: Mapping[s
     if chosen is None or wanted.positive is not None:
         return []
     other = next(value for value in values if value != chosen)
+    if len(wanted.labels) > 1:
+        return [Question(f"The one that is looked for (positive) is taken to be {chosen!r}, and not {other!r}: is it?")]
     return [
         Question(
             f"The one that is looked for (positive) is taken to be the rarer of two, {chosen!r}: is it? Recall and AUC "

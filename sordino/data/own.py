@@ -371,7 +371,7 @@ def number_labels(files: Sequence[ClientFile], task: Task) -> np.ndarray:
     found = task.parse([label for file in files for label in file.labels])
     strange = np.isnan(found) if found.dtype.kind == "f" else found < 0
     if strange.any():
-        places = iter(np.asarray(strange).reshape(len(found), -1).any(axis=1).tolist())
+        places = iter([bool(np.any(row)) for row in strange])
         lacking = {file.path: label for file in files for label in file.labels if next(places)}
         refuse(
             "the labels",

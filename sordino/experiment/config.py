@@ -75,9 +75,9 @@ class Experiment(BaseModel):
     labels: tuple[str | int, ...] | None = None
     """The labels that records of own data may have, in the order of the classes: declared, they are public. Without
     them the labels that occur are read from the data, which epsilon does not cover."""
-    task: Literal["classification", "regression", "survival"] | None = None
-    """Task, which is to predict a class, a number, or the time to an event. By default what the schema declares, and a
-    class where there is no schema."""
+    task: Literal["classification", "regression", "survival", "multi-label"] | None = None
+    """Task, which is to predict a class, a number, the time to an event, or several labels. By default what the schema
+    declares, and a class where there is no schema."""
     target_range: tuple[Number, Number] | None = None
     """For a regression without a schema: smallest and largest value of the target, which is held to them. Declared, it
     is public. Without it the range is read from the data, which epsilon does not cover."""

@@ -207,7 +207,9 @@ def statement_of(store: Store, run: str) -> Statement:
         classes=list(about.meaning.task.groups),
         wish=about.meaning.task.wish,
         score=score_of(summary),
-        predicted=None if schema is None or not _names_label(row.configuration, simulated) else list_values(schema.label_names),
+        predicted=list_values(schema.label_names)
+        if schema is not None and _names_label(row.configuration, simulated)
+        else None,
         columns=columns,
         shape=about.shape,
         simulated=simulated,
