@@ -119,7 +119,8 @@ def build_network(
     """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights.
     `class_weight` is the method's: declared weights multiply the losses that it is trained with."""
     task.check()
-    name = experiment.model or (models.default(shape, task) if experiment.features is None else HEAD)
+    usual = models.default(shape) if experiment.features is None else HEAD
+    name = experiment.model or (models.linear(task.name) if usual == "logistic" else usual)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, shape, task.width, **experiment.model_options())
     return BuiltNetwork(name, module, task.weighed(class_weight), shape, flatten(module), weights_of(name, module))

@@ -132,7 +132,7 @@ def test_every_method_trains_several_outcomes_or_says_why_not(story: str, visits
 @pytest.mark.parametrize("story", STORIES)
 def test_stacked_clients_and_single_ones_agree(story: str, visits: Path, tmp_path: Path) -> None:
     schema = schema_for(visits, story, tmp_path)
-    for method in ("dp-fedavg", "dp-fedsgd", "dp-fedavg-record"):
+    for method in ("dp-fedavg", "dp-fedsgd"):
         found = []
         for engine in ("stacked", "one-by-one"):
             keys = ("--data", visits, "--schema", schema, "--workers=1", "--set=privacy=none", "--rounds=3")

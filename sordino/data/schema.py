@@ -428,8 +428,8 @@ class Schema(Format):
         kinds = sorted(column.kind for column in outcomes.values())
         if kinds != TIMES and set(kinds) not in ({"label"}, {"target"}):
             raise ValueError(
-                'a column must have kind = "label", or kind = "target" (or several of one of the two), or one '
-                f'kind = "time" and one kind = "event", but {_counted(kinds)}'
+                'exactly one column must have kind = "label", or one kind = "target" (or several of one of these), or '
+                f'one kind = "time" and one kind = "event", but {_counted(kinds)}'
             )
         for name, one in outcomes.items():
             if len(outcomes) > 1 and isinstance(one, Label) and len(one.values) != 2:

@@ -21,7 +21,7 @@ from sordino.errors import UserError, unknown
 from sordino.models.checks import check
 from sordino.models.networks import NETWORKS, Network
 from sordino.models.own import load
-from sordino.tasks import Survival, Task
+from sordino.tasks import Survival
 from sordino.util.import_by_name import is_dotted
 
 __all__ = ["build", "check", "default", "linear", "names"]
@@ -53,14 +53,14 @@ def names() -> dict[str, str]:
     return {name: network.description for name, network in NETWORKS.items()}
 
 
-def default(shape: tuple[int, ...], task: Task) -> str:
+def default(shape: tuple[int, ...]) -> str:
     """Name of the network that a user gets without asking for one: small, since noise grows with its parameters.
 
-    `logistic` for rows of numbers, however many columns they have, and for images of at most 64 numbers, or `hazards`
-    where the time to an event is predicted; `lenet` for images of 28x28 and more; `mlp` for the rest.
+    `logistic` for rows of numbers, however many columns they have, and for images of at most 64 numbers; `lenet` for
+    images of 28x28 and more; `mlp` for the rest. Where it is linear, `linear` says which one suits the task.
     """
     if len(shape) == 1 or math.prod(shape) <= 64:
-        return linear(task.name)
+        return "logistic"
     if len(shape) == 3 and min(shape[1:]) >= 28:
         return "lenet"
     return "mlp"
