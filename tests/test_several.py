@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from sordino.data.schema import Schema
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.methods import names
+from sordino.methods import find, names
+from sordino.testing import ON_NUMBERS
+from sordino.testing.case import CLIENTS, Case
 
 SITES = ("north", "south", "east")
 RUN = ("--workers=1", "--epsilon=8", "--rounds=20")
@@ -140,6 +143,38 @@ def test_stacked_clients_and_single_ones_agree(story: str, visits: Path, tmp_pat
             found.append(command("run", *keys, *more).document)
         score = STORIES[story][2]
         assert found[0]["metrics"][score]["mean"] == pytest.approx(found[1]["metrics"][score]["mean"], abs=1e-4)
+
+
+@pytest.mark.parametrize("task", ["numbers", "labels", "times"])
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedavg-record", "dp-fedsgd"])
+@pytest.mark.parametrize("check", ON_NUMBERS, ids=lambda check: check.__name__)
+def test_the_battery_holds_where_other_things_are_predicted(
+    check: Callable[[Case], None], method: str, task: str, tmp_path: Path
+) -> None:
+    """Bounds, noise, charges and engines, on tables of as many clients as the battery has."""
+    folder, random = tmp_path / "tables", np.random.default_rng(0)
+    folder.mkdir()
+    for client in range(CLIENTS):
+        x = random.normal(size=(240, 8)).round(3)
+        rows = {f"x{place}": x[:, place] for place in range(8)}
+        outcomes = {
+            "numbers": {"t": 2 * x[:, 0] - x[:, 1] + random.normal(size=240), "u": x[:, 2]},
+            "labels": {"t": (x[:, 0] > 0).astype(int), "u": (x[:, 1] > 0.5).astype(int)},
+            "times": {"t": random.exponential(np.exp(x[:, 0])).round(3), "u": random.integers(0, 2, 240)},
+        }
+        write(folder, f"client-{client}", {**rows, **outcomes[task]})
+    number: dict[str, Any] = {"kind": "target", "range": [-4, 4]}
+    kinds: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "numbers": (number, number),
+        "labels": ({"kind": "label", "values": ["0", "1"]}, {"kind": "label", "values": ["0", "1"]}),
+        "times": ({"kind": "time", "cuts": [0.5, 1, 2]}, {"kind": "event"}),
+    }
+    inputs = {f"x{place}": {"kind": "number"} for place in range(8)}
+    table = {"columns": {**inputs, **dict(zip("tu", kinds[task], strict=True))}}
+    keys: dict[str, Any] = {"data": str(folder), "table": table}
+    if task == "times":
+        keys["model"] = "hazards"
+    check(Case(find(method)(), tmp_path, keys))
 
 
 def test_a_label_names_the_outcome_by_which_records_are_dealt(visits: Path, tmp_path: Path) -> None:
