@@ -121,6 +121,7 @@ def build_network(
     task.check()
     usual = models.default(shape) if experiment.features is None else HEAD
     name = experiment.model or (models.linear(task.name) if usual == "logistic" else usual)
+    models.check_task(name, task)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, shape, task.width, **experiment.model_options())
     return BuiltNetwork(name, module, task.weighed(class_weight), shape, flatten(module), weights_of(name, module))

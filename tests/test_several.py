@@ -246,6 +246,9 @@ THREE = 'kind = "label"\nvalues = ["a", "b", "c"]'
         (columns_of(t=DIGITS, u=DIGITS), ("--method=pfedsd",), "needs classes"),
         (columns_of(t=TARGET, u=TARGET), ("--set=loss=huge",), "loss"),
         (None, ("--task=multi-label", "--label=t"), "are declared in a schema"),
+        (None, ("--label=t", "--model=hazards"), "has one slope for all intervals of time"),
+        (columns_of(t=TARGET, u=TARGET), ("--model=hazards",), "has one slope for all intervals of time"),
+        (columns_of(t=TARGET, u=TARGET), ("--method=dp-fedavg-record", "--set=evaluation_share=0.1"), "clients share"),
     ],
 )
 def test_wrong_inputs_are_one_sentence(

@@ -21,10 +21,10 @@ from sordino.errors import UserError, unknown
 from sordino.models.checks import check
 from sordino.models.networks import NETWORKS, Network
 from sordino.models.own import load
-from sordino.tasks import Survival
+from sordino.tasks import Survival, Task
 from sordino.util.import_by_name import is_dotted
 
-__all__ = ["build", "check", "default", "linear", "names"]
+__all__ = ["build", "check", "check_task", "default", "linear", "names"]
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
@@ -69,6 +69,15 @@ def default(shape: tuple[int, ...]) -> str:
 def linear(task: str) -> str:
     """Name of the linear network for a kind of task."""
     return "hazards" if task == Survival.name else "logistic"
+
+
+def check_task(name: str, task: Task) -> None:
+    """Refuse the network `name` for a task that it cannot learn: with one slope for all classes, or for all numbers, it
+    would predict the same for all records, or the same of all numbers."""
+    if name == linear(Survival.name) and task.name != Survival.name:
+        raise UserError(
+            f"The model {name!r} has one slope for all intervals of time, but this is a {task.name} task: take logistic."
+        )
 
 
 def _check_options(name: str, network: Network, options: dict[str, Any]) -> None:
