@@ -13,6 +13,7 @@ that a simulation, the server of a deployment, each of its sites and a plan agre
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -298,7 +299,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
         method: that of the experiment, where it is built already, or one that has no name.
     """
     built = experiment.build_method() if method is None else method
-    settled = settle(built, facts.clients)
+    settled = suit(settle(built, facts.clients), facts.network)
     check_class_weight(settled)
     schedule = Schedule.of(experiment.rounds, facts.clients, experiment.participation)
     if facts.persons is not None and facts.persons.max_sites > facts.clients:
@@ -410,6 +411,19 @@ def check_class_weight(method: Method) -> None:
             "protects these: declare the weights, as in --set class_weight=1,9 (in the order of the classes), or take "
             "dp-fedsgd, which counts labels with noise."
         )
+
+
+def suit(method: Method, network: BuiltNetwork | None) -> Method:
+    """Give a method that sums gradients the hyper-parameters that suit a linear network's task, where nobody chose
+    them."""
+    if network is None or len(network.learner.layout.layers) > 1:
+        return method
+    suited = network.task.of_linear(math.prod(network.shape))
+    known = {field.name for field in dataclasses.fields(method)}
+    if not {"clip", "largest_step", "walk"} <= known:
+        return method
+    chosen: dict[str, Any] = {name: one for name, one in suited.items() if getattr(method, name) is None}
+    return dataclasses.replace(method, **chosen)
 
 
 def settle(method: Method, clients: int) -> Method:

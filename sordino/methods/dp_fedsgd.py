@@ -39,7 +39,6 @@ from sordino.parts.sum_thresholds import SumClipping, SumFixed
 from sordino.privacy.budget.record_level_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import RecordSum, sends
-from sordino.tasks import Survival
 
 CLIP_PER_FEATURE = 0.15
 """Threshold of a linear model's gradients, over the root of twice its features and one for the intercept. Signal
@@ -50,17 +49,12 @@ CLIP_OF_NUMBERS = 0.25
 smaller ones pull predictions of skewed targets towards the median (experiments/outcomes.md)."""
 CLIP_OF_OTHERS = 1.0
 """Threshold of the gradients of other networks."""
-CLIP_OF_TIMES = 0.7
-"""Threshold of the gradients of a linear model of the time to an event, likewise. It was chosen with the two figures
-below on two tables, with the seeds 100 to 111 (experiments/outcomes.md): smaller ones draw hazards towards those of the
-records that are clipped least."""
-STEP_ON_TABLES, STEP_ON_TIMES, STEP_ON_OTHERS = 1.0, 0.5, 8.0
-"""Largest step of the server, for linear models of two classes or of a number, of times, and for others. Hazards of all
-intervals move with one slope: longer steps make it swing."""
-WALK_ON_TABLES, WALK_ON_TIMES, WALK_ON_OTHERS = 0.1, 0.4, 0.2
-"""Largest random walk of a parameter by noise alone, for linear models of two classes, of times, and for others. On
-digits in 20 clients (seeds 11 and 12, epsilon 1 and 8, logistic regression and a network) 0.2 had up to 9 points more
-than 0.05 and up to 5 more than 0.4."""
+STEP_ON_TABLES, STEP_ON_OTHERS = 1.0, 8.0
+"""Largest step of the server, for linear models of two classes or of a number and for others."""
+WALK_ON_TABLES, WALK_ON_OTHERS = 0.1, 0.2
+"""Largest random walk of a parameter by noise alone, for linear models of two classes and for others. On digits in 20
+clients (seeds 11 and 12, epsilon 1 and 8, logistic regression and a network) 0.2 had up to 9 points more than 0.05 and
+up to 5 more than 0.4."""
 DECAY = 0.8
 """Share of the mean that `ema` keeps from round to round."""
 
@@ -76,8 +70,8 @@ class DPFedSGD(RecordLevel):
 
     clip: Positive | None = None  # type: ignore[assignment] # here it depends on the network
     """The threshold C to which each record's gradient is limited. By default 0.15 sqrt(2 (features + 1)) for linear
-    models of two classes, on columns of about unit variance, 0.25 sqrt(features + 1) for those of a number, 0.7
-    sqrt(features + 1) for those of times to an event, and 1 for others. Of k outcomes at once, sqrt(k) times that."""
+    models of two classes, on columns of about unit variance, 0.25 sqrt(features + 1) for linear models of a number, and
+    1 for others."""
     clipping: SumClipping = SumFixed()
     """Rule for the threshold: `fixed`; `quantile` (private, Andrew et al.); `normalised` (every gradient is scaled to
     it)."""
@@ -86,11 +80,11 @@ class DPFedSGD(RecordLevel):
     fewer save time."""
     largest_step: Positive | None = None
     """Largest step of the server along the mean gradient, where noise does not ask for a smaller one. By default 1
-    for linear models of two classes or of a number, 0.5 for those of times and 8 for others."""
+    for linear models of two classes or of a number and 8 for others."""
     walk: Positive | None = None
     """Largest standard deviation by which noise alone moves a parameter over all rounds T. It limits the step to
     walk / (s sqrt(T)), where s is the standard deviation of the noise on the mean gradient. By default 0.1 for linear
-    models of two classes, 0.4 for those of times and 0.2 for others."""
+    models of two classes and 0.2 for others."""
     start: Literal["zero", "network"] | None = None
     """Model to begin with: all zeros, or the network's own weights. By default zeros for linear models, which forget
     random weights too slowly at steps that noise limits, and the network's own for others."""
@@ -155,13 +149,11 @@ class DPFedSGD(RecordLevel):
         """Threshold to begin with, by the network."""
         if self.clip is not None:
             return self.clip
-        if is_linear(fed) and fed.task.name == Survival.name:
-            return CLIP_OF_TIMES * math.sqrt(fed.features + 1)
         if not is_table(fed):
             return CLIP_OF_OTHERS
-        if fed.task.width == fed.task.together:
-            return CLIP_OF_NUMBERS * math.sqrt(fed.features + 1) * math.sqrt(fed.task.together)
-        return CLIP_PER_FEATURE * math.sqrt(2 * (fed.features + 1)) * math.sqrt(fed.task.together)
+        if fed.task.width == 1:
+            return CLIP_OF_NUMBERS * math.sqrt(fed.features + 1)
+        return CLIP_PER_FEATURE * math.sqrt(2 * (fed.features + 1))
 
     def _counted(self, fed: Federation) -> tuple[Tensor, float]:
         """Noisy means of what is counted of the labels (for classes their shares), and the number of records."""
@@ -173,13 +165,9 @@ class DPFedSGD(RecordLevel):
         if not self.server.proportional:
             return 1.0
         noise = float(got.deviation("gradient").max()) / fed.record_plan.expected_records(got.who)
-        largest, walk = STEP_ON_OTHERS, WALK_ON_OTHERS
-        if is_linear(fed) and fed.task.name == Survival.name:
-            largest, walk = STEP_ON_TIMES, WALK_ON_TIMES
-        elif is_table(fed):
-            numbers = fed.task.width == fed.task.together
-            largest, walk = STEP_ON_TABLES, WALK_ON_OTHERS if numbers else WALK_ON_TABLES
-        largest, walk = self.largest_step or largest, self.walk or walk
+        table = is_table(fed)
+        largest = self.largest_step or (STEP_ON_TABLES if table else STEP_ON_OTHERS)
+        walk = self.walk or (WALK_ON_TABLES if table and fed.task.width > 1 else WALK_ON_OTHERS)
         return min(largest, walk / (noise * math.sqrt(fed.schedule.rounds))) if noise else largest
 
     def _average(self, server: State, number: int, rounds: int) -> Tensor:
@@ -198,7 +186,7 @@ def is_linear(fed: Federation) -> bool:
 
 
 def is_table(fed: Federation) -> bool:
-    """Whether the network is a linear model of two classes, of a number or of several such outcomes, as for tables."""
+    """Whether the network is a linear model of two classes or of a number, as for most tables."""
     return is_linear(fed) and fed.task.decides_by_one
 
 

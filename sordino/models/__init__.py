@@ -76,7 +76,7 @@ def check_task(name: str, task: Task) -> None:
     would predict the same for all records, or the same of all numbers."""
     if name == linear(Survival.name) and task.name != Survival.name:
         raise UserError(
-            f"The model {name!r} has one slope for all intervals of time, but this is a {task.name} task: take logistic."
+            f"The model {name!r} has one slope for all intervals of time, but the task is {task.name}: take logistic."
         )
 
 

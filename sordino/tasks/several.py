@@ -12,6 +12,7 @@ one that is told.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ SEPARATOR = "\x1f"
 """Character between the texts of two targets of one record."""
 BETWEEN = "; "
 """Text between two predictions for one record."""
+CLIP_OF_NUMBERS, CLIP_OF_LABELS, WALK_OF_NUMBERS = 0.25, 0.15, 0.2
+"""Thresholds of records' gradients, over the root of their number of entries, and largest random walk of a parameter by
+noise, for linear models: those of one number and of one label of two classes (`sordino.methods.dp_fedsgd`)."""
 NEVER = -1e4
 """Log-probability of what cannot be: its exponential is zero, and it is finite."""
 
@@ -383,6 +387,9 @@ class SeveralNumbers(Several):
     def wish(self) -> str:
         return f"to predict {len(self.parts)} numbers: {self.outcomes}"
 
+    def of_linear(self, features: int) -> dict[str, float]:
+        return {"clip": CLIP_OF_NUMBERS * math.sqrt(len(self.parts) * (features + 1)), "walk": WALK_OF_NUMBERS}
+
     def temper(self, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
         rows = (self._split(one, "told") for one in (log_probabilities, offsets))
         found = zip(self.parts, *rows, self._each(targets), strict=True)
@@ -446,6 +453,9 @@ class SeveralLabels(Several):
     @property
     def wish(self) -> str:
         return f"to tell {len(self.parts)} outcomes: {self.outcomes}"
+
+    def of_linear(self, features: int) -> dict[str, float]:
+        return {"clip": CLIP_OF_LABELS * math.sqrt(len(self.parts) * 2 * (features + 1))}
 
     def temper(self, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
         return power(self, log_probabilities, targets, offsets), torch.zeros(self.told)

@@ -34,6 +34,11 @@ LEAST_HAZARD = 1e-4
 """Hazards to begin with lie between this and one less this."""
 SHIFTS = 3.0
 """Strength of the penalty that keeps a recalibrated model's log odds of the hazards where they are."""
+CLIP, STEP, WALK = 0.7, 0.5, 0.4
+"""Threshold of records' gradients, over the root of the features and one for the intercept, largest step of the server
+and largest random walk of a parameter by noise, for linear models. They were chosen on two tables, with the seeds 100
+to 119 (experiments/outcomes.md): smaller thresholds draw hazards towards those of the records that are clipped least,
+and hazards of all intervals move with one slope, which swings at longer steps."""
 NEWTON = 30
 """Most steps of recalibration."""
 
@@ -197,6 +202,9 @@ class Survival(Task):
 
     def start(self, means: Tensor, records: float) -> Tensor:
         return torch.logit(self.hazards(means, records)).float()
+
+    def of_linear(self, features: int) -> dict[str, float]:
+        return {"clip": CLIP * math.sqrt(features + 1), "largest_step": STEP, "walk": WALK}
 
     # Metrics.
 
