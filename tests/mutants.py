@@ -1949,6 +1949,23 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "tasks/several.py",
+        "tests/tasks/test_several.py",
+        [
+            (
+                "paid sums: rows of several outcomes are too long",
+                "np.concatenate(rows, axis=1) / len(self.parts) ** 0.5",
+                "np.concatenate(rows, axis=1)",
+            ),
+            (
+                "several: a row of counts is longer than its bound",
+                "torch.cat(found, dim=-1) / len(self.parts) ** 0.5",
+                "torch.cat(found, dim=-1)",
+            ),
+            ("several: the mean is over known and unknown", "/ known.sum(axis=0)", "/ len(known) / 2"),
+        ],
+    ),
+    (
         "tasks/brier_sums.py",
         "tests/tasks/test_paid_sums.py",
         [

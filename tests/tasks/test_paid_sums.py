@@ -153,6 +153,13 @@ def test_what_noise_drowns_is_withheld(name: str) -> None:
     assert set(nothing.values()) == {None}
 
 
+def test_errors_are_withheld_where_noise_hides_them_and_not_the_records() -> None:
+    said, targets = days(np.random.default_rng(5), 100)
+    sums = DAYS.evaluation_rows(said, targets).astype(np.float64).sum(axis=0)
+    found = DAYS.evaluation_figures(Released(sums, 8.0, True))
+    assert {name for name, one in found.items() if one is None} == {"r2", "rmse", "mae"}
+
+
 @pytest.mark.parametrize("name", ["numbers", "times"])
 def test_true_figures_weigh_records(name: str) -> None:
     task, random = TASKS[name], np.random.default_rng(6)
