@@ -526,6 +526,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/federation/test_evaluation.py tests/deploy/test_histogram.py",
         [
             ("test records leave unsealed", 'Sealed(rows, "test", "cells"', 'Sealed(rows, "training", "cells"'),
+            (
+                "a person's test records are summed",
+                "return sums / whose.bincount(minlength=len(sums)).unsqueeze(1)",
+                "return sums",
+            ),
             ("a client's records are not averaged", "rows.mean(dim=0, keepdim=True)", "rows.sum(dim=0, keepdim=True)"),
             (
                 "all clients draw the same noise",
@@ -1985,6 +1990,51 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("numbers: the mean is taken in another scale", "(means * self._longest)", "means"),
             ("numbers: intervals forget what was fitted", "found[1] += math.log(more)", "found[1] += 0"),
             ("numbers: mixtures forget how far members differ", "(variances + (means - mean).square())", "variances"),
+        ],
+    ),
+    (
+        "tasks/error_sums.py",
+        "tests/tasks/test_paid_sums.py",
+        [
+            ("paid sums: errors are not held to the limit", "np.clip(one / LIMIT, -1, 1)", "one / LIMIT"),
+            ("paid sums: near records have rows that are too long", "SHARES[1:5].sum())", "4 * SHARES.sum())"),
+            ("paid sums: intervals of errors forget the noise", "spread = noise[1] + max(", "spread = max("),
+            ("paid sums: drowned errors are told", "if math.sqrt(noise[1]) < DROWNED * value[1]:", "if True:"),
+        ],
+    ),
+    (
+        "tasks/several.py",
+        "tests/tasks/test_several.py",
+        [
+            (
+                "paid sums: rows of several outcomes are too long",
+                "np.concatenate(rows, axis=1) / len(self.parts) ** 0.5",
+                "np.concatenate(rows, axis=1)",
+            ),
+            (
+                "several: a row of counts is longer than its bound",
+                "torch.cat(found, dim=-1) / len(self.parts) ** 0.5",
+                "torch.cat(found, dim=-1)",
+            ),
+            ("several: the mean is over known and unknown", "/ known.sum(axis=0)", "/ len(known) / 2"),
+        ],
+    ),
+    (
+        "tasks/brier_sums.py",
+        "tests/tasks/test_paid_sums.py",
+        [
+            ("paid sums: rows of times are too long", "ERROR * np.sqrt(weights) * later", "ERROR * later"),
+            (
+                "paid sums: errors behind an event count whole",
+                "np.sqrt(np.where(share > 0, share, 1.0))",
+                "share.min()",
+            ),
+            ("paid sums: nobody was lost from sight", "(behind / at_events).sum()", "behind.sum()"),
+            (
+                "paid sums: intervals of scores forget the noise",
+                "SURE * math.sqrt(noise + value",
+                "SURE * math.sqrt(value",
+            ),
         ],
     ),
     (

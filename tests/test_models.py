@@ -122,7 +122,7 @@ def test_what_names_says_holds(name):
 def test_every_name_is_documented_in_one_line():
     assert set(models.names()) == {
         *("logistic", "mlp", "lenet", "cnn", "cnn-svhn", "cnn-cifar", "cnn-emnist", "cnn-mnist-pacdp"),
-        *("dnn-heart", "head", "resnet9", "resnet18", "resnet34"),
+        *("dnn-heart", "hazards", "head", "resnet9", "resnet18", "resnet34"),
     }
     assert all(text and "\n" not in text for text in models.names().values())
 

@@ -60,7 +60,7 @@ from sordino.data.schema import (
 )
 from sordino.data.tables import DELIMITERS, TextTable, read_table
 from sordino.errors import UserError, refuse, unknown
-from sordino.tasks import TASKS, Classification, Regression, Survival
+from sordino.tasks import TASKS, Classification, Regression, SeveralLabels, Survival
 from sordino.util.toml import toml_key, toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
@@ -112,8 +112,8 @@ class _Guess:
 class Wishes:
     """Answers that the user gives before anything is guessed."""
 
-    label: str
-    """Name of the label column."""
+    labels: tuple[str, ...]
+    """Names of the columns to predict."""
     positive: str | None = None
     """The label that is looked for; None for the rarer of two."""
     drop: Sequence[str] = ()
@@ -156,23 +156,24 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
 
     Args:
         folder: one CSV or Parquet file per client; arrays are passed over.
-        label: name of the label column.
+        label: name of the label column, or several names with commas between them.
         positive: the label that is looked for; None for the rarer of two.
         wishes: further fields of `Wishes`: task, event, drop, categorical, bins, missing_codes, person.
     """
-    wanted = Wishes(label, positive, **wishes)
-    _check_wishes(wanted)
-    drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
-    if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
-        raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
     paths, notes = client_paths(folder)
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
         raise UserError(f"The folder {folder} holds arrays only, which need no schema.")
     written, tables, problems = _read_tables(paths)
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    labels = (label,) if label in names else tuple(one.strip() for one in label.split(","))
+    wanted = Wishes(labels, positive, **wishes)
+    _check_wishes(wanted)
+    if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
+        raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
+    drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
     event = [] if wanted.event is None else [wanted.event]
-    for name in (label, *event, *drop, *wanted.categorical, *wanted.missing_codes):
+    for name in (*labels, *event, *drop, *wanted.categorical, *wanted.missing_codes):
         if tables and name not in names:
             raise unknown("column", name, names)
     problems += [
@@ -189,12 +190,14 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         else _guess(_cells(name, tables, wanted), wanted)
         for name in names
     }
-    _check_features(folder, label, guesses)
-    schema = Schema(
-        **usual.model_dump(),
-        files={name: one for name, one in written.items() if one != usual},
-        columns={name: guess.column for name, guess in guesses.items()},
-        person=wanted.person,
+    _check_features(folder, label, labels, guesses)
+    schema = Schema.parse(
+        {
+            **usual.model_dump(),
+            "files": {name: one for name, one in written.items() if one != usual},
+            "columns": {name: guess.column for name, guess in guesses.items()},
+            "person": wanted.person,
+        }
     )
     questions = [*notes, *_odd_formats(schema), *merge({name: guess.questions for name, guess in guesses.items()})]
     return Draft(schema, questions, _text(schema, guesses, folder, len(tables)), len(tables))
@@ -213,14 +216,14 @@ def _read_tables(paths: Sequence[Path]) -> tuple[dict[str, Format], list[TextTab
     return written, tables, problems
 
 
-def _check_features(folder: Path, label: str, guesses: Mapping[str, _Guess]) -> None:
+def _check_features(folder: Path, label: str, labels: Sequence[str], guesses: Mapping[str, _Guess]) -> None:
     """Refuse tables without a column to learn from; say why each was dropped."""
     if any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
         return
     dropped = "; ".join(
         f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
         for name, guess in guesses.items()
-        if name != label
+        if name not in labels
     )
     raise UserError(
         f"The tables of {folder} have nothing beside the label {label!r} to learn from"
@@ -284,13 +287,13 @@ def _cells(name: str, tables: Sequence[TextTable], wanted: Wishes) -> _Cells:
 
 
 def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
-    used = (wanted.label, wanted.event)
+    used = (*wanted.labels, wanted.event)
     if cells.name not in used and cells.name not in wanted.categorical and _names_persons(cells):
         seen = f"{len(set(cells.texts()))} different codes, {cells.missing:.1%} missing"
         return _Guess(Identifier(), seen, (_ask_of_persons(cells.name),))
     if cells.name == wanted.event:
         return _event(cells)
-    if cells.name == wanted.label:
+    if cells.name in wanted.labels:
         return _outcome(cells, wanted)
     categorical = cells.name in wanted.categorical
     codes = tuple(float(code) for code in wanted.missing_codes.get(cells.name, ()))
@@ -358,19 +361,28 @@ def _check_wishes(wanted: Wishes) -> None:
     """Refuse answers that contradict each other."""
     if wanted.task not in (None, *TASKS):
         raise unknown("task", wanted.task, TASKS)
-    classes = wanted.task in (None, Classification.name)
-    if not classes and (wanted.bins or wanted.positive is not None or wanted.label in wanted.categorical):
+    classes = wanted.task in (None, Classification.name, SeveralLabels.name)
+    if not classes and (wanted.bins or wanted.positive is not None or set(wanted.labels) & set(wanted.categorical)):
         raise UserError(
             f"--bins, --positive and a label among --categorical are for classes, but the task is {wanted.task}: leave "
             "them out."
         )
+    if len(set(wanted.labels)) < len(wanted.labels):
+        raise UserError(f"--label names a column twice: {', '.join(wanted.labels)}.")
+    if len(wanted.labels) > 1 and wanted.task in (Classification.name, Survival.name):
+        raise UserError(
+            f"--label names {len(wanted.labels)} columns, but --task {wanted.task} predicts one: name one, or take "
+            f"{Regression.name} (several numbers) or {SeveralLabels.name} (several labels of two values)."
+        )
+    if len(wanted.labels) > 1 and wanted.positive is not None:
+        raise UserError("--positive is for one label: write `positive` into the schema, below each of several.")
     if (wanted.event is None) == (wanted.task == Survival.name):
         raise UserError(
             "--task survival and --event go together: name the column that says whether the event happened, and with "
             "--label that of the time."
         )
-    if wanted.event == wanted.label:
-        raise UserError(f"{wanted.label!r} cannot be both the time and the event: name the time's column with --label.")
+    if wanted.event in wanted.labels:
+        raise UserError(f"{wanted.event!r} cannot be both the time and the event: name the time's column with --label.")
 
 
 def _outcome(cells: _Cells, wanted: Wishes) -> _Guess:
@@ -541,12 +553,15 @@ def _binned_label(cells: _Cells, wanted: Wishes) -> _Guess:
 
 
 def _positive(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> str | None:
-    """The label that is looked for: the one that was named, or the rarer of two."""
+    """The label that is looked for: the one that was named, or the rarer of two, or of several labels the second."""
     if wanted.positive is not None:
         if canonical(wanted.positive, fold) not in values:
             raise unknown("label", wanted.positive, values)
         return canonical(wanted.positive, fold)
-    return min(reversed(values), key=lambda value: counted[value]) if len(values) == 2 else None
+    if len(values) != 2:
+        return None
+    # Of several yes/no outcomes the second by its spelling: 1, true, yes or present.
+    return values[1] if len(wanted.labels) > 1 else min(reversed(values), key=lambda value: counted[value])
 
 
 def _positive_question(
@@ -557,6 +572,12 @@ def _positive_question(
     if chosen is None or wanted.positive is not None:
         return []
     other = next(value for value in values if value != chosen)
+    if len(wanted.labels) > 1:
+        return [
+            ColumnQuestion(
+                f"The one that is looked for (positive) is taken to be {chosen!r}, and not {other!r}: is it?"
+            )
+        ]
     return [
         ColumnQuestion(
             f"The one that is looked for (positive) is taken to be the rarer of two, {chosen!r}: is it? Recall and AUC "

@@ -39,7 +39,7 @@ from sordino.data.schema import MAX_MAGNITUDE, Column, Event, PersonRules, Schem
 from sordino.data.sequences import NO_SEQUENCES, holds_sequences, read_sequences, sequence_parts
 from sordino.data.tables import TextTable, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse, unknown
-from sordino.tasks import TASKS, Classification, Regression, Survival, Task
+from sordino.tasks import TASKS, Classification, Regression, SeveralLabels, Survival, Task
 from sordino.tasks.next_token import TOKENS, write_sequences
 from sordino.tasks.regression import USUAL_LOSS
 
@@ -267,11 +267,7 @@ def check_reading(how: Reading) -> None:
     if how.target_range is not None and not how.target_range[0] < how.target_range[1]:
         raise UserError("target_range must be two numbers, the smaller one first, as in --set target_range=[0,200].")
     if how.schema is None:
-        if how.kind == Survival.name and how.event is None:
-            raise UserError(
-                "A time to an event needs a column that says whether it happened (1) or the record was last seen then "
-                "(0): name it with --event, beside --label for the time's column."
-            )
+        _check_without_schema(how)
         return
     declared = how.schema.task().name
     if how.task not in (None, declared):
@@ -283,8 +279,23 @@ def check_reading(how: Reading) -> None:
         raise UserError("`target_range`, `event` and `cuts` cannot be given beside a schema: put them into it.")
     if how.drop or how.categorical or how.labels is not None:
         raise UserError("`drop`, `categorical` and `labels` cannot be given beside a schema: put them into it.")
-    if how.label is not None and how.label != how.schema.label_name:
-        raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
+    if how.label is not None and how.label not in how.schema.label_names:
+        names = " and ".join(map(repr, how.schema.label_names))
+        raise UserError(f"label = {how.label!r}, but the schema's label is {names}: leave one out.")
+
+
+def _check_without_schema(how: Reading) -> None:
+    """Refuse tasks of which a schema, or another option, must say more."""
+    if how.kind == SeveralLabels.name:
+        raise UserError(
+            "Several labels at once are declared in a schema: `sordino data schema FOLDER --task multi-label --label "
+            "COLUMN,COLUMN` writes one."
+        )
+    if how.kind == Survival.name and how.event is None:
+        raise UserError(
+            "A time to an event needs a column that says whether it happened (1) or the record was last seen then (0): "
+            "name it with --event, beside --label for the time's column."
+        )
 
 
 def _encode(
@@ -304,6 +315,7 @@ def _encode(
 HOW_TO_DECLARE = {
     "classification": 'give the column kind = "label" and `values`, or `bins` too where it is a number',
     "regression": 'give the column kind = "target" and a `range`',
+    "multi-label": 'give several columns kind = "label", each with two `values`',
     "survival": 'give two columns kind = "time", with `cuts`, and kind = "event"',
 }
 
@@ -365,7 +377,7 @@ def find_task(files: Sequence[ClientFile], schema: Schema | None, how: Reading) 
         names = class_names(files, schema, how)
         return Classification.of(names, None if schema is None or how.schema is None else schema.label.positive), ()
     if schema is not None:
-        return schema.task(how.loss), ()
+        return schema.task(how.loss, how.label), ()
     if how.kind == Survival.name:
         raise UserError("A time to an event takes tables with two columns, not arrays: use CSV or Parquet files.")
     ends = how.target_range or _range_of("y", [label for file in files for label in file.labels])
@@ -392,9 +404,9 @@ def class_names(files: Sequence[ClientFile], schema: Schema | None, how: Reading
 def number_labels(files: Sequence[ClientFile], task: Task) -> np.ndarray:
     """(records,): target of each record; a label that says none is refused."""
     found = task.parse([label for file in files for label in file.labels])
-    unknown_ = np.isnan(found) if found.dtype.kind == "f" else found < 0
-    if unknown_.any():
-        places = iter(unknown_.tolist())
+    strange = np.isnan(found) if found.dtype.kind == "f" else found < 0
+    if strange.any():
+        places = iter([bool(np.any(row)) for row in strange])
         lacking = {file.path: label for file in files for label in file.labels if next(places)}
         refuse(
             "the labels",

@@ -29,6 +29,7 @@ from sordino.experiment.result import metric_over_clients
 from sordino.federation.rounds import mean, worst
 from sordino.store.run_summary import Summary
 from sordino.tasks import Classification, NextToken, Regression, Survival, Task
+from sordino.tasks.task import split_part
 
 ROSTER = "roster.toml"
 DATA = "data.npz"
@@ -228,7 +229,9 @@ def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
     }
     known = {name: value if math.isfinite(value) else None for name, value in figures.items()}
     metrics = {
-        name: metric_over_clients(np.array([_nan_if_none(one[name]) for one in measured]), name in LOWER_IS_BETTER)
+        name: metric_over_clients(
+            np.array([_nan_if_none(one[name]) for one in measured]), split_part(name)[0] in LOWER_IS_BETTER
+        )
         for name in (measured[0] if measured else ())
     }
     positive = next((one["positive"] for one in runs if one["metrics"]), None)

@@ -91,9 +91,10 @@ def worst(values: np.ndarray) -> float:
 
 
 def worst_tenth(values: np.ndarray, lower_is_better: bool = False) -> float:
-    """Mean of the worst tenth of the finite values, of at least one; `nan` when there is none."""
+    """Mean of the smallest tenth of the finite values, or of the largest where lower ones are better, of at least one;
+    `nan` when there is none."""
     known = np.sort(values[np.isfinite(values)])
-    # Scores such as R squared have no lower bound: bad ones count as 0. Losses and errors have none above.
+    # Of scores that have no lower bound, bad ones count as 0.
     known = known[::-1] if lower_is_better else known.clip(min=0)
     return mean(known[: max(1, round(len(known) / 10))])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sordino.report.statement_blocks import Block, Bullets, Section, StatementPage, Table
-from sordino.report.terminal.metrics import JUDGED, figure_with_interval
+from sordino.report.terminal.metrics import JUDGED, figure_with_interval, metric_words
 from sordino.version import VERSION
 
 if TYPE_CHECKING:  # what sites need may not be installed
@@ -61,10 +61,10 @@ def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
     if own["classes"]:
         told.append(("How often it is right.", _share(own, "accuracy", "of the records")))
     else:
-        name = next(name for name in JUDGED if name in own["figures"])
+        name, words = next(iter(metric_words(own["figures"], JUDGED).items()))
         value, interval = figure_with_interval(name, own["figures"][name])
         within = f"; among many more records anything from {interval} would be no surprise" if interval else ""
-        told.append(("How well it predicts.", f"{JUDGED[name][:1].upper()}{JUDGED[name][1:]}: {value}{within}."))
+        told.append(("How well it predicts.", f"{words[:1].upper()}{words[1:]}: {value}{within}."))
     if positive is not None:
         told += [
             (f"Who is found ({positive!r}).", _share(own, "recall", f"of the records with {positive!r}")),
@@ -99,11 +99,9 @@ def _figures(models: Mapping[str, Mapping[str, Any]]) -> Table:
     first = next(iter(models.values()))
     head = ["figure", *(column for name in models for column in (name, f"{name}: 95 % interval"))]
     rows = []
-    for name, words in JUDGED.items():
-        if name not in first["figures"] or ("{positive" in words and first["positive"] is None):
-            continue
+    for name, words in metric_words(first["figures"], JUDGED, first["positive"]).items():
         cells = [cell for one in models.values() for cell in figure_with_interval(name, one["figures"][name])]
-        rows.append([words.format(positive=first["positive"]), *cells])
+        rows.append([words, *cells])
     return Table(head, rows)
 
 

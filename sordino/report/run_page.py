@@ -159,7 +159,8 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     records = f" Together the clients hold {found.records:,} training records." if found.records else ""
     if found.records and found.unit is Unit.PERSON:
         records = f" Together the clients hold {found.records:,} training records, of {found.covered_units:,} persons."
-    column = f" in the column {found.predicted}" if found.predicted else ""
+    several = "s" if ", " in (found.predicted or "") else ""
+    column = f" in the column{several} {found.predicted}" if found.predicted else ""
     return {
         "What was done": [
             f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."

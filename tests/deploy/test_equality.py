@@ -96,9 +96,13 @@ OUTCOMES: dict[str, dict[str, Any]] = {
     "times": {"personal": "recalibrate", "set": {"sampling": 0.7}},
     "times, blended": {"personal": "blend", "protect_from": "server"},
     "times of whole sites": {"method": "dp-fedavg"},
+    "times, with one slope": {"model": "hazards", "evaluation_share": 0.2},
+    "several numbers": {"personal": "recalibrate", "evaluation_share": 0.2},
+    "several numbers, blended": {"personal": "blend", "method": "dp-fedavg"},
+    "several labels": {"personal": "recalibrate", "set": {"sampling": 0.7}},
 }
 """Options of sums of records' gradients where numbers or times to an event are predicted."""
-QUICK_OUTCOMES = ("numbers", "times")
+QUICK_OUTCOMES = ("numbers", "times", "several numbers", "several labels")
 LATER_OUTCOMES = [pytest.param(name, marks=pytest.mark.slow) for name in OUTCOMES if name not in QUICK_OUTCOMES]
 
 
@@ -119,9 +123,16 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_numbers_and_times_equal_those_of_a_simulation(name: str, wards: Path, tmp_path: Path) -> None:
     """The sites' declared range or cuts are the schema's, and what they keep holds intervals and curves, too."""
     number = {"kind": "number", "range": [-3, 3], "spread": 3}
-    numbers = {"days": {"kind": "target", "range": [0, 20], "unit": "days"}, "back": {"kind": "id"}}
-    times = {"days": {"kind": "time", "cuts": [4, 8, 16]}, "back": {"kind": "event"}}
-    schema = {"columns": {"a": number, "b": number, **(numbers if name.startswith("numbers") else times)}}
+    days = {"kind": "target", "range": [0, 20], "unit": "days"}
+    long = {"kind": "label", "values": ["short", "long"], "bins": [8.0]}
+    outcomes = {
+        "numbers": {"days": days, "back": {"kind": "id"}},
+        "times": {"days": {"kind": "time", "cuts": [4, 8, 16]}, "back": {"kind": "event"}},
+        "several numbers": {"b": {"kind": "target", "range": [-3, 3]}, "days": days, "back": {"kind": "id"}},
+        "several labels": {"days": long, "back": {"kind": "label", "values": ["0", "1"]}},
+    }
+    kind = next(one for one in outcomes if name.startswith(one))
+    schema = {"columns": {"a": number, "b": number, **outcomes[kind]}}
     keys = {"data": str(wards), "table": schema, "partition": None, "method": "dp-fedsgd", "model": "logistic"}
     with federation(tmp_path, 4, **{**keys, "delta": 1e-3, "noise": "integers", **OUTCOMES[name]}) as made:
         check_equal(made)

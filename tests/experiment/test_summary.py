@@ -124,3 +124,10 @@ def test_python_users_read_results_by_key(tmp_path: Path) -> None:
     assert row == study.comparison.rows[0].to_dict()
     assert row["accuracy"]["personal"]["mean"] == result["accuracy"]["personal"]
     assert study.document()["rows"] == [{key: value for key, value in row.items() if key != "curves"}]
+
+
+def test_the_worst_tenth_are_those_with_the_largest_errors_and_the_smallest_scores() -> None:
+    values = np.array([0.1, 0.4, np.nan, 0.2])
+    assert metric_over_clients(values, lower_is_better=True).worst_tenth == 0.4
+    assert metric_over_clients(values, lower_is_better=False).worst_tenth == 0.1
+    assert metric_over_clients(np.array([-3.0, 0.5]), lower_is_better=False).worst_tenth == 0.0

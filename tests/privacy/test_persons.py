@@ -360,7 +360,7 @@ def test_all_test_records_of_a_person_weigh_one(tmp_path: Path) -> None:
     assert int(persons.rows.max()) > 1
     task = prepared.learner.task
     assert isinstance(task, Classification)
-    cells = clients._cells(task, prepared.initial, 1)
+    cells = clients._rows(task, prepared.initial, 1)
     assert cells.shape[0] == persons.counts[1] < prepared.data.test.sizes[1]
     assert torch.allclose(cells.sum(dim=1), torch.ones(len(cells)))
     assert float(cells.norm(dim=1).max()) <= 1 + 1e-6

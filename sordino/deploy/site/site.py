@@ -162,8 +162,9 @@ class Site:
         )
         agreed = None if schema is None else Schema.read(schema)
         if agreed is not None:
-            if label not in (None, agreed.label_name):
-                raise UserError(f"The label is {label!r}, but the schema's is {agreed.label_name!r}: leave one out.")
+            if label not in (None, *agreed.label_names):
+                known = " and ".join(map(repr, agreed.label_names))
+                raise UserError(f"The label is {label!r}, but the schema's is {known}: leave one out.")
             label, given["schema"] = agreed.label_name, Path(SCHEMA)
         try:
             made = Rules(name=name, data=data, label=label, **(_looks(folder / data) | given))
