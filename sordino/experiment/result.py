@@ -168,10 +168,9 @@ def metric_over_clients(values: np.ndarray, lower_is_better: bool, overall: floa
         lower_is_better: Whether a lower value is the better one.
         overall: The metric over all records together; NaN where nobody knows it.
     """
-    sign = -1 if lower_is_better else 1
     return Metric(
         mean=finite_or_none(mean(values)),
-        worst_tenth=finite_or_none(sign * worst_tenth(sign * values)),
+        worst_tenth=finite_or_none(worst_tenth(values, lower_is_better)),
         overall=finite_or_none(overall),
         clients=int(np.isfinite(values).sum()),
     )
