@@ -10,7 +10,7 @@ from week import COMPILER, LAST_ROUNDS, Week
 from sordino.util.files import LOG_BYTES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-DAYS, ROUNDS_A_DAY = 7, 6
+DAYS, ROUNDS_A_DAY = 7, 4
 GROWTH = 1.1
 """Times by which the memory of a site may grow from the first day to the last."""
 
