@@ -615,6 +615,39 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "deploy/site/ledger.py",
+        "tests/deploy/test_migration.py",
+        [
+            ("a ledger of a newer version is opened", "if version > VERSION:", "if version > VERSION + 9:"),
+            (
+                "an earlier version opens an upgraded ledger",
+                "if self._version < VERSION:",
+                "if self._version < 0:",
+            ),
+        ],
+    ),
+    (
+        "deploy/site/migration.py",
+        "tests/deploy/test_migration.py",
+        [("a truncated file is completed", "if ledger.is_witnessed():", "if not ledger.head():")],
+    ),
+    (
+        "deploy/server/journal.py",
+        "tests/deploy/test_migration.py",
+        [
+            (
+                "the server forgets the heads that journals had",
+                "self.set_fact(FORMER_HEADS, known)",
+                "self.set_fact(FORMER_HEADS, [])",
+            ),
+        ],
+    ),
+    (
+        "federation/rounds.py",
+        "tests/experiment/test_summary.py",
+        [("the worst tenth of a loss is its best", "return mean(known[-number:])", "return mean(known[:number])")],
+    ),
+    (
+        "deploy/site/ledger.py",
         "tests/deploy/test_failures.py",
         [
             (

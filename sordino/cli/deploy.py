@@ -163,7 +163,8 @@ def renew(
         typer.echo(json.dumps({"folder": str(folder), "hosts": host or [], "until": until.isoformat()}))
         return
     typer.echo(f"The certificate in {folder} holds until {until:%d %B %Y}. Sites need nothing new; a server that is")
-    typer.echo("running takes it up when it is started again (`sordino serve --resume RUN`).")
+    typer.echo("running takes it up when it is started again: `sordino serve --resume RUN`, or, for a service,")
+    typer.echo("`systemctl restart` (with `--user` where it is this user's).")
 
 
 @serve_commands.command()
@@ -186,7 +187,8 @@ def add(
         return
     for site in found:
         typer.echo(f"{site.name}  {fingerprint(site.identity)}")
-    typer.echo(f"{len(found)} sites may take part. `sordino serve roster` prints the roster for their owners.")
+    many = "1 site" if len(found) == 1 else f"{len(found)} sites"
+    typer.echo(f"{many} may take part. `sordino serve roster` prints the roster for their owners.")
 
 
 @serve_commands.command()

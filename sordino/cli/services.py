@@ -46,6 +46,8 @@ def install_site(
     where = folder.resolve()
     if not shown and not (where / FILE).is_file():
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.")
+    if not shown and ca is not None and not ca.is_file():
+        raise UserError(f"There is no certificate {ca}: the server's operator gives you its ca.pem.")
     command = ["join", str(where), "--log-json"]
     command += [] if server is None else ["--server", _checked(server)]
     command += [] if ca is None else ["--ca", str(ca.resolve())]

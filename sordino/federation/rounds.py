@@ -91,12 +91,13 @@ def worst(values: np.ndarray) -> float:
 
 
 def worst_tenth(values: np.ndarray, lower_is_better: bool = False) -> float:
-    """Mean of the smallest tenth of the finite values, or of the largest where lower ones are better, of at least one;
-    `nan` when there is none."""
+    """Mean of the worst tenth of the finite values, of at least one: the smallest, or the largest where
+    `lower_is_better`; `nan` when there is none."""
     known = np.sort(values[np.isfinite(values)])
-    # Of scores that have no lower bound, bad ones count as 0.
-    known = known[::-1] if lower_is_better else known.clip(min=0)
-    return mean(known[: max(1, round(len(known) / 10))])
+    number = max(1, round(len(known) / 10))
+    if lower_is_better:
+        return mean(known[-number:])
+    return mean(known[:number].clip(min=0))  # of scores that have no lower bound, bad ones count as 0
 
 
 def gini(values: np.ndarray) -> float:

@@ -46,6 +46,8 @@ class JudgementReport:
         return self.found.to_dict()
 
 
+MOST_NAMED = 4
+"""Most classes whose columns are named in full."""
 BOTH = (
     "Own: what the site predicts with. Shared: the model of the server, which all sites have; of classes it predicts "
     "the most probable one."
@@ -109,9 +111,11 @@ def _confusion(own: Mapping[str, Any]) -> list[Block]:
     """Number of records of each class by prediction, and the threshold."""
     names = list(own["classes"])
     rows = [[name, *map(str, row)] for name, row in zip(names, own["confusion"], strict=True)]
-    table = Table(["what it is", *(f"taken for {name}" for name in names)], rows)
+    few = len(names) <= MOST_NAMED
+    table = Table(["what it is", *(f"taken for {name}" if few else name for name in names)], rows)
     if own["threshold"] is None:
         return [
+            *([] if few else ["A row is what records are, a column what they are taken for."]),
             table,
             "The most probable class is predicted. `sordino site report` with `--operating-point` changes that.",
         ]

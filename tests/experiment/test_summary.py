@@ -126,8 +126,8 @@ def test_python_users_read_results_by_key(tmp_path: Path) -> None:
     assert study.document()["rows"] == [{key: value for key, value in row.items() if key != "curves"}]
 
 
-def test_the_worst_tenth_are_those_with_the_largest_errors_and_the_smallest_scores() -> None:
-    values = np.array([0.1, 0.4, np.nan, 0.2])
-    assert metric_over_clients(values, lower_is_better=True).worst_tenth == 0.4
-    assert metric_over_clients(values, lower_is_better=False).worst_tenth == 0.1
-    assert metric_over_clients(np.array([-3.0, 0.5]), lower_is_better=False).worst_tenth == 0.0
+def test_the_worst_tenth_of_a_loss_is_its_largest() -> None:
+    values = np.array([0.5, np.nan, *np.linspace(1, 2, 19)])
+    assert metric_over_clients(values, lower_is_better=True).worst_tenth == pytest.approx((2 + 2 - 1 / 18) / 2)
+    assert metric_over_clients(values, lower_is_better=False).worst_tenth == pytest.approx((0.5 + 1) / 2)
+    assert metric_over_clients(np.array([-3.0, 0.5]), lower_is_better=False).worst_tenth == 0

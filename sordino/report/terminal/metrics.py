@@ -109,7 +109,7 @@ JUDGED = {
     "auc": "AUC",
     "recall": "recall of {positive!r}",
     "precision": "precision of {positive!r}",
-    "specificity": "others that are left alone",
+    "specificity": "others than {positive!r} left alone",
     "calibration": "probability of {positive!r} too high by",
     "calibration_error": "calibration error (low is good)",
     "log_loss": "log loss (low is good)",
