@@ -1,13 +1,14 @@
 """Numbers and times to an event on real tables in a few sites: `experiments/outcomes.md` says how to run it.
 
 python experiments/outcomes.py make TABLES
-python experiments/outcomes.py run TABLES
+python experiments/outcomes.py run TABLES [TABLE...]
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +87,20 @@ def pooled(folder: Path, name: str, seed: int) -> float:
     return float(np.mean(found))
 
 
-def run(folder: Path) -> None:
-    """Print a row of the table for each data set and method: means over sites, then over seeds."""
+def run(folder: Path, wanted: Sequence[str] = ()) -> None:
+    """Print a row of the table for each data set and method: means over sites, then over seeds.
+
+    Args:
+        folder: of `make`.
+        wanted: names of tables; all of them where none is named.
+    """
     ways: dict[str, dict[str, Any]] = {
-        "alone": {"method": "local", "rounds": 60, "model": "logistic"},
+        "alone": {"method": "local", "rounds": 60},
         "epsilon 1": {"epsilon": 1.0},
         "epsilon 4": {"epsilon": 4.0},
         "epsilon 8": {"epsilon": 8.0},
     }
-    for name in SITES:
+    for name in wanted or SITES:
         metrics = TIMES if OUTCOMES[name.split("-")[0]].get("event") else NUMBERS
         for way, keys in ways.items():
             rows = []
@@ -115,4 +121,5 @@ def show(name: str, way: str, rows: np.ndarray) -> None:
 
 
 if __name__ == "__main__":
-    {"make": make, "run": run}[sys.argv[1]](Path(sys.argv[2]))
+    folder = Path(sys.argv[2])
+    make(folder) if sys.argv[1] == "make" else run(folder, sys.argv[3:])

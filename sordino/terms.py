@@ -13,6 +13,7 @@ that a simulation, the server of a deployment, each of its sites and a plan agre
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -119,7 +120,9 @@ def build_network(
     """Build an experiment's network, or the default one, for records of `shape`; the seed decides its weights.
     `class_weight` is the method's: declared weights multiply the losses that it is trained with."""
     task.check()
-    name = experiment.model or (models.default(shape) if experiment.features is None else HEAD)
+    usual = models.default(shape) if experiment.features is None else HEAD
+    name = experiment.model or (models.linear(task.name) if usual == "logistic" else usual)
+    models.check_task(name, task)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, shape, task.width, **experiment.model_options())
     return BuiltNetwork(name, module, task.weighed(class_weight), shape, flatten(module), weights_of(name, module))
@@ -161,6 +164,10 @@ class Facts:
     ) -> Calibration:
         """Return the rule by which noise follows from a budget; `minimum` is the smallest cohort."""
         return Calibration(schedule.turns + self.spare_turns, evaluation_share=experiment.evaluation_share)
+
+    def share_of_accuracies(self, experiment: Experiment) -> float:
+        """Return the share of the budget that is kept for accuracies which sites share: none, where nobody asks."""
+        return 0.0
 
     def decisive(self, experiment: Experiment, contents: dict[str, Any]) -> dict[str, Any]:
         """Return what decides a run's results besides code, method and data; `contents` are those of the method's
@@ -296,7 +303,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
         method: that of the experiment, where it is built already, or one that has no name.
     """
     built = experiment.build_method() if method is None else method
-    settled = settle(built, facts.clients)
+    settled = suit(settle(built, facts.clients), facts.network)
     check_class_weight(settled)
     schedule = Schedule.of(experiment.rounds, facts.clients, experiment.participation)
     if facts.persons is not None and facts.persons.max_sites > facts.clients:
@@ -376,7 +383,7 @@ def _evaluation(
     experiment: Experiment, method: Method, facts: Facts, turns: int, steps: Mapping[str, Releases]
 ) -> dict[str, Releases]:
     """Return the step that counts test records, where it is paid for; refuse it where nothing could pay for it."""
-    share, others = experiment.evaluation_share, experiment.metrics_share
+    share, others = experiment.evaluation_share, facts.share_of_accuracies(experiment)
     if not share:
         return {}
     if STEP in steps:
@@ -408,6 +415,19 @@ def check_class_weight(method: Method) -> None:
             "protects these: declare the weights, as in --set class_weight=1,9 (in the order of the classes), or take "
             "dp-fedsgd, which counts labels with noise."
         )
+
+
+def suit(method: Method, network: BuiltNetwork | None) -> Method:
+    """Give a method that sums gradients the hyper-parameters that suit a linear network's task, where nobody chose
+    them."""
+    if network is None or len(network.learner.layout.layers) > 1:
+        return method
+    suited = network.task.of_linear(math.prod(network.shape))
+    known = {field.name for field in dataclasses.fields(method)}
+    if not {"clip", "largest_step", "walk"} <= known:
+        return method
+    chosen: dict[str, Any] = {name: one for name, one in suited.items() if getattr(method, name) is None}
+    return dataclasses.replace(method, **chosen)
 
 
 def settle(method: Method, clients: int) -> Method:

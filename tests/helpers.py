@@ -144,6 +144,10 @@ KINDS = ("local", "dp-fedavg", "feddpa", "dp-fedavg-record", "dp-fedsgd", "adadp
 over records, and groups of clients. The longest tests run the others in the slow part."""
 
 
+UNSTACKED = {("adadp-cfl", "paper"), ("dp-scaffold", "paper")}
+"""Methods whose steps look at single records besides taking gradients: their clients go one by one."""
+
+
 def otherwise_slow(cases: Iterable[Any], often: Callable[[Any], bool]) -> list[Any]:
     """Parameters of a test that runs each time for the cases that are to run `often`, and is slow for the others."""
     marks = {True: (), False: (pytest.mark.slow,)}

@@ -526,6 +526,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/federation/test_evaluation.py tests/deploy/test_histogram.py",
         [
             ("test records leave unsealed", 'Sealed(rows, "test", "cells"', 'Sealed(rows, "training", "cells"'),
+            (
+                "a person's test records are summed",
+                "return sums / whose.bincount(minlength=len(sums)).unsqueeze(1)",
+                "return sums",
+            ),
             ("a client's records are not averaged", "rows.mean(dim=0, keepdim=True)", "rows.sum(dim=0, keepdim=True)"),
             (
                 "all clients draw the same noise",
@@ -555,12 +560,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "terms.py",
-        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py",
+        "tests/federation/test_evaluation.py tests/learning/test_class_weights.py tests/test_derive.py",
         [
             (
                 "raw counts weigh records",
                 'method.class_weight == "balanced" and method.unit.record_level and not method.counts_labels',
                 "False",
+            ),
+            (
+                "sites' accuracies take noise in a simulation",
+                "facts.share_of_accuracies(experiment)\n",
+                "experiment.metrics_share\n",
             ),
             ("a histogram of records is not planned", "steps = {**steps, **evaluation}", "pass"),
             ("a histogram without a budget", "if not is_private(steps):\n        raise", "if False:\n        raise"),
@@ -602,6 +612,39 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/database.py",
         "tests/deploy/test_attacks.py",
         [("altered rows are read", "if row.pop(DIGEST) != table.digest(row):", "if row.pop(DIGEST) is None:")],
+    ),
+    (
+        "deploy/site/ledger.py",
+        "tests/deploy/test_migration.py",
+        [
+            ("a ledger of a newer version is opened", "if version > VERSION:", "if version > VERSION + 9:"),
+            (
+                "an earlier version opens an upgraded ledger",
+                "if self._version < VERSION:",
+                "if self._version < 0:",
+            ),
+        ],
+    ),
+    (
+        "deploy/site/migration.py",
+        "tests/deploy/test_migration.py",
+        [("a truncated file is completed", "if ledger.is_witnessed():", "if not ledger.head():")],
+    ),
+    (
+        "deploy/server/journal.py",
+        "tests/deploy/test_migration.py",
+        [
+            (
+                "the server forgets the heads that journals had",
+                "self.set_fact(FORMER_HEADS, known)",
+                "self.set_fact(FORMER_HEADS, [])",
+            ),
+        ],
+    ),
+    (
+        "federation/rounds.py",
+        "tests/experiment/test_summary.py",
+        [("the worst tenth of a loss is its best", "return mean(known[-number:])", "return mean(known[:number])")],
     ),
     (
         "deploy/site/ledger.py",
@@ -775,7 +818,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "()",
             ),
             ("spare turns are free", "turns=schedule.turns + self.spare_turns", "turns=schedule.turns"),
-            ("shared accuracies are free", "metrics_share=experiment.metrics_share", "metrics_share=0.0"),
+            ("shared accuracies are free", "        return experiment.metrics_share\n", "        return 0.0\n"),
             ("keys that travel do not decide", "include=PLAIN - unused)", "include=PLAIN - unused - {'seed'})"),
             (
                 "a site's noise is for the declared records",
@@ -906,6 +949,44 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "learning/network.py",
+        "tests/learning/test_singles.py",
+        [
+            (
+                "apart: values of one pass stay in a layer at two places",
+                "(x,), tie_weights=False)",
+                "(x,), tie_weights=True)",
+            )
+        ],
+    ),
+    (
+        "learning/stacked.py",
+        "tests/learning/test_singles.py",
+        [
+            (
+                "chain: layers share parameters",
+                "            return None  # layers share parameters\n",
+                "            pass\n",
+            )
+        ],
+    ),
+    (
+        "deploy/site/data.py",
+        "tests/features/test_runs.py",
+        [("features: a site's own records are public", "[*counted, *count_shared(terms.extractor, x)]", "[*counted]")],
+    ),
+    (
+        "data/selection.py",
+        "tests/data/test_public.py",
+        [
+            (
+                "public: records set aside are not told",
+                "disclosed=(*dataset.disclosed, told)), ~public",
+                "disclosed=dataset.disclosed), ~public",
+            )
+        ],
+    ),
+    (
         "models/checks.py",
         "tests/test_models.py",
         [
@@ -919,6 +1000,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found = value.dtype.str, value.shape, value.tobytes()",
                 "found = None",
             ),
+            ("memory: hooks are not looked into", 'or key.endswith("_hooks"):', "or False:"),
+            ("memory: functions are not looked into", "for one in _carried(value)]", "for one in ()]"),
             ("memory: bytearrays are not looked into", "found = bytes(value)", "found = None"),
             ("memory: arrays of objects are not looked into", "for one in value.flat]", "for one in ()]"),
             (
@@ -1287,13 +1370,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "records: validation records are trained on",
-                "units.at(validation), units.at(~validation)",
-                "units.at(validation), units",
+                "for chosen in (validation, ~validation)",
+                "for chosen in (validation, torch.ones_like(validation))",
             ),
             (
                 "records: metrics on training records",
-                "units.at(validation), units.at(~validation)",
-                "units.at(~validation), units.at(~validation)",
+                "for chosen in (validation, ~validation)",
+                "for chosen in (~validation, ~validation)",
             ),
             ("records: raw values are handed out", "self.__bare = units if bare else None", "self.__bare = units"),
             (
@@ -1855,6 +1938,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("features: clients' own records are public", "if shared > FEW * min(", "if shared > 1e9 * min("),
             ("features: shared records are not told", "    if not shared:\n", "    if True:\n"),
+            ("features: a user's code has records in batches", "if own else self.module", "if False else self.module"),
+            ("features: other machines' features are read", ", describe_machine(device), self", ", '', self"),
+            (
+                "features: unsaved tensors do not decide",
+                "module.state_dict() | dict(tensors_of(module)))",
+                "module.state_dict())",
+            ),
+            ("features: the first records decide", "    if remembering:\n", "    if False:\n"),
+            ("features: code begins to remember", "        if changed is not None:\n", "        if False:\n"),
             ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),
             ("features: nobody asks what weights were trained on", "if choice.trained_on is None:", "if False:"),
         ],
@@ -1908,7 +2000,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "tasks/classification.py",
-        "tests/methods/test_dp_fedsgd.py tests/federation/test_recalibrate.py",
+        "tests/tasks/test_classification.py tests/methods/test_dp_fedsgd.py tests/federation/test_recalibrate.py",
         [
             ("dp-fedsgd: counts of no record", "clamp(min=1 / records)", "clamp(min=1e-30)"),
             ("recalibrate: one label is worth all", "* count / (count - 1)", "+ len(groups)"),
@@ -1931,6 +2023,51 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("numbers: the mean is taken in another scale", "(means * self._longest)", "means"),
             ("numbers: intervals forget what was fitted", "found[1] += math.log(more)", "found[1] += 0"),
             ("numbers: mixtures forget how far members differ", "(variances + (means - mean).square())", "variances"),
+        ],
+    ),
+    (
+        "tasks/error_sums.py",
+        "tests/tasks/test_paid_sums.py",
+        [
+            ("paid sums: errors are not held to the limit", "np.clip(one / LIMIT, -1, 1)", "one / LIMIT"),
+            ("paid sums: near records have rows that are too long", "SHARES[1:5].sum())", "4 * SHARES.sum())"),
+            ("paid sums: intervals of errors forget the noise", "spread = noise[1] + max(", "spread = max("),
+            ("paid sums: drowned errors are told", "if math.sqrt(noise[1]) < DROWNED * value[1]:", "if True:"),
+        ],
+    ),
+    (
+        "tasks/several.py",
+        "tests/tasks/test_several.py",
+        [
+            (
+                "paid sums: rows of several outcomes are too long",
+                "np.concatenate(rows, axis=1) / len(self.parts) ** 0.5",
+                "np.concatenate(rows, axis=1)",
+            ),
+            (
+                "several: a row of counts is longer than its bound",
+                "torch.cat(found, dim=-1) / len(self.parts) ** 0.5",
+                "torch.cat(found, dim=-1)",
+            ),
+            ("several: the mean is over known and unknown", "/ known.sum(axis=0)", "/ len(known) / 2"),
+        ],
+    ),
+    (
+        "tasks/brier_sums.py",
+        "tests/tasks/test_paid_sums.py",
+        [
+            ("paid sums: rows of times are too long", "ERROR * np.sqrt(weights) * later", "ERROR * later"),
+            (
+                "paid sums: errors behind an event count whole",
+                "np.sqrt(np.where(share > 0, share, 1.0))",
+                "share.min()",
+            ),
+            ("paid sums: nobody was lost from sight", "(behind / at_events).sum()", "behind.sum()"),
+            (
+                "paid sums: intervals of scores forget the noise",
+                "SURE * math.sqrt(noise + value",
+                "SURE * math.sqrt(value",
+            ),
         ],
     ),
     (
@@ -2525,7 +2662,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "    if name in NOT_OURS:\n        return True\n    path = Path(file).resolve()\n    within",
             ),
             ("own code: no weights", 'return {"weights": digest.hexdigest()}', "return {}"),
-            ("own code: weights without buffers", ", *module.named_buffers())", ",)"),
+            ("own code: weights without buffers", "*module.named_buffers(), ", ""),
+            (
+                "own code: weights without plain attributes",
+                "*module.named_buffers(), *plain]",
+                "*module.named_buffers()]",
+            ),
             (
                 "own code: weights without frozen ones",
                 "*module.named_parameters(remove_duplicate=False)",
@@ -3149,6 +3291,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "for name, value in () if",
             ),
             ("outlet: the network's module is not looked at", "        self._classes += written\n", ""),
+            (
+                "outlet: objects on layers are not looked for",
+                'return [getattr(called, "__module__", None) or type(called).__module__]',
+                'return [getattr(called, "__qualname__", "") and called.__module__]',
+            ),
             (
                 "outlet: modules of hooks are not looked at",
                 "for kind in self._classes] + _modules_of_hooks(learner.written))",

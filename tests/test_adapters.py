@@ -21,6 +21,7 @@ from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
 from sordino.models.adapters import Adapted, LowRank, adapt
 from sordino.models.checks import check, try_out
+from sordino.models.tokens import declare_tokens, vocabulary
 from sordino.tasks import Classification
 from sordino.trained.models import load_models
 
@@ -104,6 +105,41 @@ def test_only_adapters_and_head_are_counted() -> None:
 def test_only_chosen_layers_are_adapted() -> None:
     network = adapt(perceptron((4,)), (4,), 2, trained_on="nothing", only=lambda name: name == "3")
     assert [name for name, one in network.named_modules() if isinstance(one, LowRank)] == ["backbone.3"]
+
+
+class Words(nn.Module):
+    """Looks tokens up without a layer that is known."""
+
+    inputs = "tokens:7"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Parameter(torch.randn(7, 4)), nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.table[x].mean(1))
+
+
+@pytest.mark.parametrize("backbone", [Words, lambda: nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(20, 6))])
+def test_backbones_of_tokens_are_adapted(backbone: Any) -> None:
+    network = adapt(backbone(), (5,), 2, trained_on="nothing")
+    declare_tokens(network, (5,))
+    assert vocabulary(network) == 7
+    check(network)
+    try_out("adapted", network, (5,), 2)
+    assert isinstance(Learner(network, Classification.numbered(2)).keeper((5,)), Singles)
+
+
+def test_a_layer_in_several_places_has_one_adapter_in_all_of_them() -> None:
+    shared, norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+    backbone = nn.Sequential(shared, norm, nn.ReLU(), shared, norm)
+    network = adapt(backbone, (6,), 2, rank=1, trained_on="nothing")
+    assert isinstance(backbone[0], LowRank)
+    assert (backbone[3], backbone[4]) == (backbone[0], backbone[1])
+    check(network)
+    assert sum(one.numel() for one in network.backbone.parameters() if one.requires_grad) == 6 + 6
+    chosen = adapt(nn.Sequential(first := nn.Linear(6, 6), first), (6,), 2, trained_on="nothing", only="1".__eq__)
+    assert isinstance(chosen.backbone[0], LowRank), "chosen by its second name"
 
 
 def test_a_backbone_that_is_one_layer_is_adapted() -> None:
@@ -194,6 +230,47 @@ def test_other_frozen_weights_are_another_experiment(tmp_path: Path, monkeypatch
 def test_mistakes_are_told(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         adapt(perceptron((4,)), (4,), 2, **{"trained_on": "nothing", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("backbone", "sentence"),
+    [
+        ("encoder", "is a torch.nn.Module, not a str"),
+        (nn.Linear(9, 3), r"fails on records of shape \(4,\): RuntimeError"),
+        (nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), r"have shape \(1,\); they must be"),
+    ],
+    ids=["no module", "another shape", "no row for each record"],
+)
+def test_backbones_without_features_are_told(backbone: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        adapt(backbone, (4,), 2, trained_on="nothing")
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedsgd"])
+def test_an_encoder_of_text_is_adapted(method: str, tmp_path: Path) -> None:
+    """Its records are tokens, which are looked up as whole numbers; others are refused."""
+    records = torch.randint(0, 6, (20, 5), generator=torch.Generator().manual_seed(0)).numpy()
+    keys: dict[str, Any] = {"method": method, "model": "test_adapters:words", "personal": "own", "store": tmp_path}
+    keys |= {"rounds": 1, "workers": 1}
+    labels = records[:, 0] % 2
+    assert sordino.run(data=dict.fromkeys("ab", (records, labels)), **keys)["parameters"] == 2 * (3 + 4) + 2 * (4 + 1)
+    with pytest.raises(UserError, match="takes tokens, whole numbers from 0 to 5"):
+        sordino.run(data=dict.fromkeys("ab", (records + 1, labels)), **keys)
+
+
+def words(shape: tuple[int, ...], classes: int) -> Adapted:
+    return adapt(Words(), shape, classes, rank=2, trained_on="nothing")
+
+
+class Words(nn.Module):
+    """An encoder of text: the mean of its words, one layer behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(6, 3), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.words(x).mean(1))
 
 
 def test_batch_norm_without_statistics_is_refused() -> None:

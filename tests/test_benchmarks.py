@@ -1,6 +1,7 @@
 """The networks that the peers are measured with are Sordino's; the walk of a run counts its files."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,17 @@ def test_the_walk_of_a_run_is_measured():
     assert "api.py" in found[:2]
     assert {"experiment/prepare.py", "privacy/gate.py", "store/journal.py", "federation/server.py"} <= set(found)
     assert "report/glossary.py" not in found
+
+
+def test_the_walk_leads_past_what_there_is():
+    """Each part of `module.Class.function` in the table of CONTRIBUTING.md is the name of something in the package."""
+    root = PATH.parents[2]
+    text = (root / "CONTRIBUTING.md").read_text("utf-8").partition("## A run, as a walk")[2].partition("\n## ")[0]
+    places = [
+        place for row in re.findall(r"^\|.*\|(.*)\|$", text, re.MULTILINE) for place in re.findall("`(.+?)`", row)
+    ]
+    assert len(places) > 40, "the table was not found"
+    names = set()
+    for path in (root / "sordino").rglob("*.py"):
+        names |= {path.stem, path.parent.name, *re.findall(r"\b(?:def|class) (\w+)", path.read_text("utf-8"))}
+    assert [place for place in places if not names.issuperset(re.split("[/.]", place))] == []

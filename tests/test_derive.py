@@ -19,7 +19,7 @@ from sordino import terms
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment import budgeting
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import DEPLOYED, Experiment
 from sordino.experiment.prepare import prepare
 from sordino.learning.parameters import flatten
 from sordino.method import Method
@@ -179,6 +179,25 @@ def test_each_step_of_a_derivation_is_done_once(
     assert "local" in found.steps()
     once = ("smallest_cohort", "plan_method", "build_method", "steps")
     assert done == {**dict.fromkeys(once, 1), **others}
+
+
+DEPLOYED_VALUES: dict[str, Any] = {
+    **{"columns": ["a", "b"], "records_each": 900, "active_server": True, "spare_turns": 3, "metrics_share": 0.3}
+}
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedsgd"])
+@pytest.mark.parametrize("key", DEPLOYED)
+def test_what_a_simulations_identity_leaves_out_does_not_change_its_noise(key: str, method: str) -> None:
+    # Two simulations of one identity share their draws: noise of another size would give away what it covers.
+    found = []
+    for more in ({}, {key: DEPLOYED_VALUES[key]}):
+        given = {**SIMULATED, "method": method, "epsilon": 4.0, "evaluation_share": 0.1, **more}
+        made = prepare(Experiment.make(given))
+        found.append(
+            (made.identity, made.allowance.of_clients if method == "dp-fedavg" else made.turns, made.evaluation)
+        )
+    assert found[0] == found[1]
 
 
 def test_other_methods_have_other_steps() -> None:

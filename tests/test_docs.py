@@ -18,6 +18,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sordino.cli
+from sordino.features import read_choice
+from sordino.features.extractor import build
 from sordino.methods import names
 from sordino.privacy.accounting.gaussian import attack_accuracy, mu_of
 from sordino.privacy.accounting.tradeoff import hits
@@ -139,9 +141,13 @@ def test_the_own_backbone_gives_features(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "backbone.py").write_text("\n".join(blocks(DOCS / "features.md", "python")))
     (experiment,) = [text for text in blocks(DOCS / "features.md", "toml") if "backbone.py" in text]
     (tmp_path / "experiment.toml").write_text(experiment)
-    module = runpy.run_path(str(tmp_path / "backbone.py"))["factory"]((1, 8, 8))
-    save_file(module.state_dict(), tmp_path / "backbone.safetensors")
+    page = runpy.run_path(str(tmp_path / "backbone.py"))
+    save_file(page["factory"]((1, 8, 8)).state_dict(), tmp_path / "backbone.safetensors")
     monkeypatch.chdir(tmp_path)
+    page["write_program"]()
+    choice = read_choice("network.pt2:trained_on=nothing")
+    assert choice is not None
+    assert build(choice, (1, 8, 8), record_level=False).output == (16,)
     outcome = command("run", "experiment.toml", "--workers=1", "--personal=own", "--json")
     assert outcome.code == 0, outcome
     assert '"features": "backbone:factory' in outcome.out

@@ -122,7 +122,7 @@ def test_what_names_says_holds(name):
 def test_every_name_is_documented_in_one_line():
     assert set(models.names()) == {
         *("logistic", "mlp", "lenet", "cnn", "cnn-svhn", "cnn-cifar", "cnn-emnist", "cnn-mnist-pacdp"),
-        *("dnn-heart", "head", "resnet9", "resnet18", "resnet34"),
+        *("dnn-heart", "hazards", "head", "resnet9", "resnet18", "resnet34"),
     }
     assert all(text and "\n" not in text for text in models.names().values())
 
@@ -346,8 +346,10 @@ def test_check_of_whole_networks():
 
 
 MIXING = ("Crowded", "CrowdedInTraining", "Centred", "CentredUnseen", "CentredInTraining", "Counted", "Attentive")
+HANGING = ("object", "function", "method", "partial")
 
 OWN = """
+    import functools
     import numpy as np
     import torch
     from torch import nn
@@ -512,6 +514,21 @@ OWN = """
             self.norms[0](x.detach().repeat(2, 1))
             return self.layer(x)
 
+    class Running:
+        def __init__(self):
+            self.mean = 0.0
+        def __call__(self, layer, inputs, outputs):
+            before, self.mean = self.mean, float(outputs.detach().mean())
+            return outputs + 0 * before
+
+    class Hung(Fixed):
+        def __init__(self, shape, classes, how="object"):
+            super().__init__()
+            called = Running()
+            hooks = {"object": called, "function": lambda *seen: called(*seen), "method": called.__call__}
+            hooks["partial"] = functools.partial(called)
+            self.layer.register_forward_hook(hooks[how])
+
     class Moving(Fixed):
         def forward(self, x):
             with torch.no_grad():
@@ -606,6 +623,7 @@ def test_own_models(name, options, expected):
         ("ward.nets:Bytes", {}, "attribute 'seen' .* changes in training"),
         ("ward.nets:Slotted", {}, "attribute 'box' .* changes in training"),
         ("ward.nets:Hidden", {}, "attribute 'norms' .* changes in training"),
+        *(("ward.nets:Hung", {"how": how}, "hooks' .* changes in training") for how in HANGING),
         ("ward.nets:Moving", {}, "parameter 'layer.bias' .* changes in training"),
         *((f"ward.nets:{name}", {}, f"'ward.nets:{name}' mixes the records of a batch") for name in MIXING),
     ],

@@ -260,12 +260,6 @@ TIME, EVENT = {"kind": "time", "cuts": [1, 5]}, {"kind": "event"}
             ("--label=t", "--task=regression", "--method=dp-fedsgd", "--set=class_weight=balanced"),
             "class_weight needs classes",
         ),
-        (
-            {"t": [1, 2, 3]},
-            None,
-            ("--label=t", "--task=regression", "--method=dp-fedsgd", "--set=evaluation_share=0.1"),
-            "evaluation_share needs classes",
-        ),
     ],
 )
 def test_wrong_inputs_are_one_sentence(

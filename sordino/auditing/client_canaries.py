@@ -1,4 +1,4 @@
-"""Tier 1 where whole clients are protected: is a client there that sends the worst that it may, or one that sends
+"""Tier 1 of an audit, at client level: is a client there that sends the worst that it may, or one that sends
 nothing?
 
 The attack knows everything but that: all other messages before noise, the method's code, every message of the server.

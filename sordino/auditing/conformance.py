@@ -1,4 +1,4 @@
-"""Tier 0, the noise by itself: is it everywhere as large as was declared, and is no draw used twice?
+"""Tier 0 of an audit, the noise: is it everywhere as large as was declared, and is no draw used twice?
 
 Inputs are known, so what left less what was to leave is the noise, which is looked at in units of its declared
 deviation. Less of it at one client, in one question or on one entry would not show in the whole, so each is looked at

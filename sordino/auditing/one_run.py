@@ -1,4 +1,4 @@
-"""Tier 2: canaries in one real run, by what one run tells of all of them together.
+"""Tier 2 of an audit: canaries in one real run, by what one run tells of all of them together.
 
 Where whole clients are protected, canaries join a real training run: each has a direction of its own, as long as a
 client's message may be, and takes all turns of one client or none by a secret coin. They are bounded as that client's

@@ -1,4 +1,4 @@
-"""Tier 3, side channels: does anything on the wire but the noisy values themselves tell whether a client was there?
+"""Tier 3 of an audit, side channels: does anything but the noisy values themselves tell whether a client was there?
 
 The client that has paid most is copied many times: every copy has its records, answers the recorded questions through
 the production client and gate, and has noise of its own. Half of the copies send what such a client may send at the

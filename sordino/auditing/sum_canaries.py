@@ -1,4 +1,4 @@
-"""Tier 1 where sums over all clients' records leave with shared noise: a canary record in the sum, for each observer.
+"""Attacks on sums over all clients' records that leave with shared noise: each observer looks for a canary in one sum.
 
 One sum is attacked with coins forced: every canary that is there enters the batch, the others contribute nothing. It
 goes through the production path: gradients of single records, thresholds, the gate's sum, every client's share of the

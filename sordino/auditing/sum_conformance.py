@@ -1,4 +1,4 @@
-"""Tier 0 where sums over all clients' records leave with shared noise: noise of sums, prices, coins, contributions.
+"""Tier 0 of an audit, for sums over all clients' records with shared noise: noise, prices, coins and contributions.
 
 One message carries a share of the noise, so that what an observer meets is decided by all messages of a sum together:
 the noise of the whole sum is tested, and its price for every observer. A record is promised that it enters a sum by its

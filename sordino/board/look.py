@@ -25,7 +25,7 @@ MOST_CURVES = 12
 
 
 @dataclass(frozen=True)
-class Study:
+class StoredStudy:
     """A comparison or an audit that lies in the store as a file."""
 
     file: str
@@ -51,7 +51,7 @@ class StoreLook:
     """Rounds of the runs under way."""
     deployed: dict[str, dict[str, Any]] = field(default_factory=dict)
     """State of the sites of unfinished deployments."""
-    studies: list[Study] = field(default_factory=list)
+    studies: list[StoredStudy] = field(default_factory=list)
     problem: str | None = None
     """Sentence on why the store cannot be read; the rest is then what was read before."""
     read: float = 0.0
@@ -71,7 +71,7 @@ class StoreWatch:
         self._lock = threading.Lock()
         self._seen: object = None
         self._look = StoreLook(0)
-        self._studies: dict[Path, tuple[object, Study | None]] = {}
+        self._studies: dict[Path, tuple[object, StoredStudy | None]] = {}
 
     def look(self) -> StoreLook:
         """Read the store, unless nothing of it has changed since the last look. A store that is damaged, busy or gone
@@ -120,7 +120,7 @@ class StoreWatch:
                     curves[row.run] = store.curve(row.run)
         return rows, curves
 
-    def _study(self, path: Path) -> Study | None:
+    def _study(self, path: Path) -> StoredStudy | None:
         """Read a file, unless it is as it was when it was last read; None where it holds something else."""
         stamp = _stamp(path)
         known = self._studies.get(path)
@@ -129,7 +129,7 @@ class StoreWatch:
         return known[1]
 
 
-def _read_study(path: Path) -> Study | None:
+def _read_study(path: Path) -> StoredStudy | None:
     try:
         found = json.loads(read_text(path))
         if path.parent.name == "audits":
@@ -137,10 +137,10 @@ def _read_study(path: Path) -> Study | None:
             refuted = [name for name, view in views.items() if view["refuted"]]
             told = f"Refuted for: {', '.join(refuted)}." if refuted else "No attack refutes a claim."
             title = f"Audit of {found.get('called', found['method'])}"
-            return Study(f"audits/{path.name}", "audit", title, [told], bool(refuted))
+            return StoredStudy(f"audits/{path.name}", "audit", title, [told], bool(refuted))
         methods = list(dict.fromkeys(str(row["method"]) for row in found["rows"] if row["runs"]))
         verdict = [str(one) for one in found.get("verdict", [])]
-        return Study(path.name, "comparison", f"Comparison of {', '.join(methods)}", verdict) if methods else None
+        return StoredStudy(path.name, "comparison", f"Comparison of {', '.join(methods)}", verdict) if methods else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -231,6 +231,7 @@ def site_parts(
         words = "What this site's runs have cost is unknown, and it takes part in none."
     bar = "" if unknown else charts.budget(spent, limit, title)
     runs = [{**run, "figures": [percent(run[key]) for key in ("personal", "global")]} for run in status["runs"]]
+    rules = {**rules, "clip": " to ".join(f"{one:g}" for one in rules["clip"])}
     shown = [(words, _rule(rules[key])) for key, words in RULES.items() if rules.get(key) is not None]
     observers = {name: "unknown" if unknown else epsilon_words(value) for name, value in status["spent"].items()}
     return {

@@ -48,7 +48,7 @@ class NotFoundError(UserError):
     """A page that there is not."""
 
 
-class Source(Protocol):
+class BoardSource(Protocol):
     """Something that a board shows."""
 
     title: str
@@ -188,7 +188,7 @@ def shell(
     )
 
 
-class Handler(BaseHTTPRequestHandler):
+class BoardHandler(BaseHTTPRequestHandler):
     """Answers one connection."""
 
     server: Board
@@ -270,7 +270,7 @@ class Board(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, source: Source, port: int = DEFAULT_PORT, token: str | None = None) -> None:
+    def __init__(self, source: BoardSource, port: int = DEFAULT_PORT, token: str | None = None) -> None:
         """Take a port, and a token, which is made at random unless it is given."""
         self.source, self.token = source, secrets.token_urlsafe(24) if token is None else token
         if not self.token:
@@ -278,7 +278,7 @@ class Board(ThreadingHTTPServer):
         self.making = threading.Lock()
         self.digest = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
         try:
-            super().__init__((HOST, port), Handler)
+            super().__init__((HOST, port), BoardHandler)
         except OSError as error:
             raise UserError(_no_port(port, error)) from error
 

@@ -25,7 +25,7 @@ from sordino.cli.reports import ledger, report, statement
 from sordino.cli.reproduce import reproduce
 from sordino.cli.run import RunStoppedError, resume, run
 from sordino.cli.runs import rm, runs
-from sordino.cli.services import install_server, install_site
+from sordino.cli.services import install_server, install_site, migrate
 from sordino.cli.trained import export, predict, show
 from sordino.errors import ProblemsError, UserError, quoted
 from sordino.report.terminal import degrade
@@ -74,6 +74,7 @@ for command, line in COMMANDS.items():
     app.command(short_help=line)(command)
 serve_commands.command(name="install")(install_server)
 site_commands.command(name="install")(install_site)
+site_commands.command()(migrate)
 app.add_typer(data_commands, name="data", short_help="Data sets and partitions.")
 app.add_typer(curve_commands, name="curve", short_help="PAC-DP's curves.")
 app.add_typer(serve_commands, name="serve", short_help="The server's side of a deployment.")

@@ -30,6 +30,7 @@ def board(
     The address that is printed holds a token: whoever has it, on this machine, sees all that is shown.
     """
     from sordino.board.server import Board, SiteBoard, StoreBoard
+    from sordino.store.database import DATABASE
 
     if site is not None:
         from sordino.flower import check_installed
@@ -42,6 +43,8 @@ def board(
             typer.echo(json.dumps({"address": found.address, "port": found.server_port, "token": found.token}))
         else:
             typer.echo(f"{found.address}\nOpen it in a browser on this machine. Ctrl-C ends the board.")
+            if site is None and not (store / DATABASE).is_file():
+                typer.echo(f"There is no store in {store} yet: the board shows runs when there are any.")
         try:
             found.serve_forever()
         except KeyboardInterrupt:

@@ -12,9 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import (
-    DATA,
-    NOISE,
-    SCHEDULE,
+    RUN,
     File,
     Json,
     Keys,
@@ -102,10 +100,7 @@ Export = Annotated[
 ]
 
 
-@taking(
-    *(*DATA, "features", "model", "variant", "privacy", "personal", *SCHEDULE, *NOISE),
-    *("budget_over_runs", "seed", "workers", "store", "set"),
-)
+@taking(*(key for key in RUN if key not in ("method", "epsilon")))  # of which a comparison has several
 def compare(
     keys: Keys,
     experiment: File = None,
@@ -140,14 +135,12 @@ def compare(
     with contextlib.ExitStack() as held:
         crew = held.enter_context(crew_of(cluster, per_run, jobs))
         with getting_ready(as_json):
-            from sordino.experiment.prepare import choose_contenders, complete_contenders
-            from sordino.methods import names as all_methods
             from sordino.report.figures import check_picture
             from sordino.report.logs import check_log, log_runs
             from sordino.report.study_files import check_folder
             from sordino.study.compare import compare as compare_methods
             from sordino.study.compare import compare_part
-            from sordino.study.sweep import Shard, contender, grid_of, split_methods, values_of
+            from sordino.study.sweep import Shard, grid_of, values_of
             from sordino.study.verdict import judge_of
 
             part = None if shard is None else Shard.read(shard)
@@ -155,14 +148,7 @@ def compare(
             judge_of(judge or "personal")
             swept = _sweep(epsilon, sweep or [], values_of)
             budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
-            given = keys | {"epsilon": budget}
-            if methods is None:
-                names, chosen = choose_contenders(experiment_from(experiment, given, all_methods()))
-                chosen.check_settings([contender(name)[0] for name in names])
-            else:
-                names = split_methods(methods)
-                chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
-                names = complete_contenders(chosen, names)
+            names, chosen = _contenders(methods, experiment, keys | {"epsilon": budget})
             picture = picture or chosen.store / "compare.png"
             drawn = check_picture(picture)
             check_writable(csv)
@@ -198,6 +184,21 @@ def compare(
         _show_table(found, latex)
     else:
         _show(found, chosen, picture if drawn else None)
+
+
+def _contenders(methods: str | None, file: Path | None, keys: Keys) -> tuple[list[str], Any]:
+    """Names of the methods that are compared, with those that the verdict needs, and the experiment that they share."""
+    from sordino.experiment.prepare import choose_contenders, complete_contenders
+    from sordino.methods import names as all_methods
+    from sordino.study.sweep import contender, split_methods
+
+    if methods is None:
+        names, chosen = choose_contenders(experiment_from(file, keys, all_methods()))
+        chosen.check_settings([contender(name)[0] for name in names])
+        return names, chosen
+    names = split_methods(methods)
+    chosen = experiment_from(file, keys, [contender(name)[0] for name in names])
+    return complete_contenders(chosen, names), chosen
 
 
 def _refuse_tables(*given: object) -> None:

@@ -31,6 +31,7 @@ from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES, FOR_TABLES, in
 
 if TYPE_CHECKING:
     from sordino.data.schema import Schema
+    from sordino.experiment.private_scaling import Normalised
 
 DEFAULT_COST = 0.5
 """Epsilon of a normalisation where nothing else is said."""
@@ -277,24 +278,17 @@ def normalise(
         told = ("run", "epsilon", "epsilon_rows", "delta", "protect_from", "neighbours", "not_covered")
         typer.echo(json.dumps(released | {name: getattr(cost, name) for name in told}))
         return
-    from rich.console import Console
-
-    from sordino.report.terminal.results import privacy_parts
-
-    typer.echo(f"{path}: means and deviations of {', '.join(found.columns)}")
-    typer.echo(f"The noise on each mean has a standard deviation of {found.noise:.2g} half ranges.")
-    held = f": {', '.join(found.at_least)} would have less" if found.at_least else ""
-    typer.echo(f"No deviation is set below {found.least:.2g} half ranges, which may be noise{held}.")
-    typer.echo(f"The run {cost.run} cost each {cost.unit}, and later runs on the same people add to it:")
-    Console(markup=False).print(*privacy_parts(cost), sep="\n", highlight=False)
-    if budget is not None and found.left is None:
+    _show_normalised(found, path)
+    if budget is None:
+        return
+    if found.left is None:
         typer.echo(
             f"What is left of {budget:g} is not known, because earlier runs sampled records or promise nothing: "
             f"`sordino run --budget-over-runs {budget:g}` refuses a run that is too costly."
         )
-    elif budget is not None and found.left == 0:
+    elif found.left == 0:
         typer.echo(f"Of {budget:g}, nothing is left for training.")
-    elif budget is not None and found.left is not None:
+    else:
         shown = {"--epsilon": found.left, "--delta": cost.delta, "--budget-over-runs": budget}
         options = [f"{name} {value}" for name, value in shown.items()]
         options += [] if protect_from is None else [f"--protect-from {protect_from}"]
@@ -302,6 +296,21 @@ def normalise(
             f"Of {budget:g}, {found.left} is left for training: sordino run --data {quote(str(folder))} --schema "
             f"{quote(str(path))}{_summing(folder, found.schema)} {' '.join(options)}{in_store(store)}"
         )
+
+
+def _show_normalised(found: Normalised, path: Path) -> None:
+    """Print what normalisation released, and its cost."""
+    from rich.console import Console
+
+    from sordino.report.terminal.results import privacy_parts
+
+    cost = found.summary
+    typer.echo(f"{path}: means and deviations of {', '.join(found.columns)}")
+    typer.echo(f"The noise on each mean has a standard deviation of {found.noise:.2g} half ranges.")
+    held = f": {', '.join(found.at_least)} would have less" if found.at_least else ""
+    typer.echo(f"No deviation is set below {found.least:.2g} half ranges, which may be noise{held}.")
+    typer.echo(f"The run {cost.run} cost each {cost.unit}, and later runs on the same people add to it:")
+    Console(markup=False).print(*privacy_parts(cost), sep="\n", highlight=False)
 
 
 def _bounds(given: str | None) -> list[float]:

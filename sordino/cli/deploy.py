@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from sordino.errors import Stopped, UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
 
 if TYPE_CHECKING:
+    from sordino.deploy.protocol.roster import Member
     from sordino.util.display import Display
     from sordino.util.json_lines import JsonLines
 
@@ -162,7 +163,8 @@ def renew(
         typer.echo(json.dumps({"folder": str(folder), "hosts": host or [], "until": until.isoformat()}))
         return
     typer.echo(f"The certificate in {folder} holds until {until:%d %B %Y}. Sites need nothing new; a server that is")
-    typer.echo("running takes it up when it is started again (`sordino serve --resume RUN`).")
+    typer.echo("running takes it up when it is started again: `sordino serve --resume RUN`, or, for a service,")
+    typer.echo("`systemctl restart` (with `--user` where it is this user's).")
 
 
 @serve_commands.command()
@@ -185,7 +187,8 @@ def add(
         return
     for site in found:
         typer.echo(f"{site.name}  {fingerprint(site.identity)}")
-    typer.echo(f"{len(found)} sites may take part. `sordino serve roster` prints the roster for their owners.")
+    many = "1 site" if len(found) == 1 else f"{len(found)} sites"
+    typer.echo(f"{many} may take part. `sordino serve roster` prints the roster for their owners.")
 
 
 @serve_commands.command()
@@ -272,7 +275,10 @@ def _serve(
         if not members:
             raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
         node_keys, largest = [site.node_key for site in members], terms_of(asked).largest_answer
-        with contextlib.ExitStack() as answers, serving.serve(folder, where, node_keys, largest) as link:
+        with (
+            contextlib.ExitStack() as answers,
+            serving.serve(folder, where, node_keys, largest, refused=_teller_of_refused(rows, tell)) as link,
+        ):
             watched = Monitor.of_server(link.is_alive, len(members), asked.rounds, keys.server_expiry(folder))
             answers.enter_context(answering(watched, watched_at))
             carrier, watch = WatchedCarrier(link, watched), watched.watching(display.run(None, asked.rounds))
@@ -288,6 +294,11 @@ def _serve(
         log.write("over", run=result.run, rounds=result.rounds_done)
     if log is None or as_json:
         show_result(result, runs, as_json)
+
+
+def _teller_of_refused(members: Sequence[Member], tell: Callable[[str], None]) -> Callable[[int, str], None]:
+    """Function that tells of a site, by its place among `members`, whose version cannot connect."""
+    return lambda place, sentence: tell(f"{members[place].name} cannot connect: {sentence}")
 
 
 @site_commands.command(name="init")

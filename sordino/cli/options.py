@@ -218,6 +218,10 @@ DATA = ("data", "data_dir", *TABLES, "partition", "clients")
 SCHEDULE = ("rounds", "participation")
 NOISE = ("delta", "noise_multiplier", "protect_from", "allow_vacuous_delta")
 """Keys on noise, besides epsilon."""
+TRAINING = ("features", "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE)
+"""Keys on how models are trained, and on the budget."""
+RUN = (*DATA, *TRAINING, "budget_over_runs", "seed", "workers", "store", "set")
+"""Keys of a run."""
 LISTS = ("labels", "drop", "categorical")
 """Keys whose values are separated by commas."""
 

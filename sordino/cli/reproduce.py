@@ -144,7 +144,7 @@ def _headlines(
         check_seeds(seeds)
     if len(stores) > 1 and not index:
         raise UserError("Several stores are for --index: name the one where runs go.")
-    options = headlines.Options(stores[0], seeds or headlines.SEEDS, data_dir, jobs, paper)
+    options = headlines.HeadlineOptions(stores[0], seeds or headlines.SEEDS, data_dir, jobs, paper)
     if index:
         rows = headlines.stored_rows(stores, options)
     else:
@@ -186,7 +186,7 @@ def _options(
 ) -> Any:
     from sordino.experiment.config import check_seeds
     from sordino.papers.description import scale_of
-    from sordino.papers.table_runs import Options
+    from sordino.papers.table_runs import ReproduceOptions
 
     if seeds is not None:
         check_seeds(seeds)
@@ -194,7 +194,7 @@ def _options(
         raise UserError(
             "--tune is empty: write a grid, as in 'rate=0.01,0.1;clip=0.3,1', or `paper` for the paper's own."
         )
-    return Options(scale_of(scale), seeds, store, data_dir, jobs, tune or "")
+    return ReproduceOptions(scale_of(scale), seeds, store, data_dir, jobs, tune or "")
 
 
 def _make(name: str, table: str | None, options: Any, plan: bool, as_json: bool) -> None:
@@ -240,7 +240,7 @@ def _tell_plan(studies: list[Any], as_json: bool) -> None:
 
 def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any]:
     from sordino.papers.figures import draw
-    from sordino.papers.judgement import Judgement
+    from sordino.papers.judgement import ClaimJudgement
     from sordino.papers.pages import write
 
     if several and not as_json:
@@ -249,7 +249,7 @@ def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any
         typer.echo(f"{study.paper.name} {study.table.name}: {study.estimate().words()}", err=True)
     with progress_display(as_json) as display:
         done = study.make(display)
-    document = Judgement(done).document()
+    document = ClaimJudgement(done).document()
     page = write(document, study.options.store)
     if drawn:
         draw(done, page.with_suffix(".png"))

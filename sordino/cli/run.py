@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino.cli.options import (
-    DATA,
-    NOISE,
-    SCHEDULE,
+    RUN,
     File,
     Json,
     Keys,
@@ -115,10 +113,7 @@ def crew_of(address: str | None, per_run: str | None, jobs: int | None) -> Itera
         yield crew
 
 
-@taking(
-    *(*DATA, "features", "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
-    *("budget_over_runs", "seed", "workers", "store", "set"),
-)
+@taking(*RUN)
 def run(
     keys: Keys,
     experiment: File = None,

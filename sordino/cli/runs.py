@@ -1,17 +1,21 @@
-"""Commands on the runs of a store: list them, remove them."""
+"""Commands on the runs of a store: list them, take over or merge those of other stores, remove them."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from sordino.cli.options import Json, StoreFolder
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE, RunState
+
+if TYPE_CHECKING:
+    from sordino.store.store import RunRow
 
 STATES = get_args(RunState)
 
@@ -68,12 +72,8 @@ def runs(
         return
     if state is not None and state not in STATES:
         raise unknown("state", state, STATES)
-    wanted = {"method": method, "data": data, "seed": seed}
     there = runs_in(store)
-    found = [row for row in there if row.state == state or (state is None and row.state != "removed")]
-    for key, value in wanted.items():
-        found = [row for row in found if value is None or row.configuration.get(key) == value]
-    found = found[:last]
+    found = _choose(there, state, {"method": method, "data": data, "seed": seed})[:last]
     charged = charges(found, store)
     if as_json:
         typer.echo(json.dumps([describe_run(row, charged) for row in found]))
@@ -87,6 +87,16 @@ def runs(
     console.print(_table(found, charged), highlight=False)
     for sentence in dict.fromkeys(sentence for row in found for sentence in row.unit.caveats()):
         console.print(f"Where records are protected: {sentence}", style="dim", highlight=False)
+
+
+def _choose(rows: Sequence[RunRow], state: str | None, wanted: Mapping[str, Any]) -> list[RunRow]:
+    """Runs in a state, by default in any but removed, that have the values of the keys in `wanted`; None is any."""
+    found = [row for row in rows if row.state == state or (state is None and row.state != "removed")]
+    return [
+        row
+        for row in found
+        if all(value is None or row.configuration.get(key) == value for key, value in wanted.items())
+    ]
 
 
 def _merge(stores: list[Path], into: Path, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Commands `serve install` and `site install`: a server or a site as a service of systemd."""
+"""Commands that look after services: `serve install`, `site install`, and `site migrate` after an upgrade."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def install_site(
     where = folder.resolve()
     if not shown and not (where / FILE).is_file():
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.")
+    if not shown and ca is not None and not ca.is_file():
+        raise UserError(f"There is no certificate {ca}: the server's operator gives you its ca.pem.")
     command = ["join", str(where), "--log-json"]
     command += [] if server is None else ["--server", _checked(server)]
     command += [] if ca is None else ["--ca", str(ca.resolve())]
@@ -109,6 +111,34 @@ def install_server(
         shown,
         as_json,
     )
+
+
+def migrate(
+    folder: Annotated[Path, typer.Argument(help="The site's folder, made by an earlier version.")],
+    as_json: Json = False,
+) -> None:
+    """Bring a site's folder that an earlier version made up to this one: rules, ledger, witness. Nothing that left is
+    forgotten; a folder of this version stays as it is."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.site.migration import FORMER_RULES, migrate_site
+    from sordino.deploy.site.rules import FILE
+    from sordino.util.formatting import round_up
+
+    done = migrate_site(folder)
+    if as_json:
+        typer.echo(json.dumps(done.to_dict()))
+        return
+    if done.limits:
+        typer.echo(f"{folder / FILE} now says what version 0.4 took for granted: check {', '.join(done.limits)}.")
+        typer.echo(f"The former file is {folder / FORMER_RULES}.")
+    for sentence in done.notices:
+        typer.echo(sentence)
+    for run in done.open_runs:
+        typer.echo(f"The run {run} is not over: it goes on only under the version that began it. What it paid, counts.")
+    spent = ", ".join(f"{view} {'infinite' if one is None else round_up(one)}" for view, one in done.spent.items())
+    typer.echo(f"The site in {folder} is of this version. Epsilon spent: {spent}.")
 
 
 def _finish(service: Service, shown: bool, as_json: bool, missing: list[str] | None = None) -> None:

@@ -15,8 +15,12 @@ from typing import Any
 from sordino.errors import UserError, quoted
 
 HELP = "auto (a cluster that runs on this machine), ray://HOST:PORT, or local:N (N cores of this machine)"
-SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Ray sends no statistics to its makers, and leaves the choice of cards to whoever has set it."""
+SETTINGS = {
+    **{"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
+    "RAY_worker_niceness": "0",
+}
+"""Ray sends no statistics to its makers, and leaves the choice of cards to whoever has set it. Its workers do not stand
+behind all other processes of a machine (15, as Ray has it), where they would get next to nothing of a busy one."""
 MOST_LOCAL = 256
 
 
@@ -100,22 +104,40 @@ def connected(address: str) -> Iterator[Cluster]:
         yield Cluster(address, ray)
         return
     paths = os.pathsep.join([os.getcwd(), *(path for path in sys.path if path)])
-    given: dict[str, Any] = {"log_to_driver": False, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
-    given |= {"logging_level": "ERROR", "namespace": "sordino"}
+    given: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "sordino"}
+    here: dict[str, str] = {}
     if address.startswith("local:"):
         cores = int(address.removeprefix("local:"))
         given |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
+        # Inherited: processes for an environment of their own would be started beside those that Ray has at hand.
+        here = {"PYTHONPATH": paths}
     else:
         _reach(address)
-        given |= {"address": address}
+        given |= {"address": address, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
     try:
-        ray.init(**given)
+        with _environment(here):
+            ray.init(**given)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise _unreachable(address, str(error).partition("\n")[0]) from error
     try:
         yield Cluster(address, ray)
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set variables of the environment for processes that are started in the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _reach(address: str) -> None:

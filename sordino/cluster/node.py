@@ -6,8 +6,10 @@ Everything here is called by Ray, in processes of the nodes.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +31,9 @@ from sordino.simulator.serving import KINDS
 from sordino.store.store import Store
 from sordino.util.import_by_name import current_directory_importable
 from sordino.version import VERSION
+
+BETWEEN = 0.1
+"""Least number of seconds between two messages of a run to its command."""
 
 
 @dataclass(frozen=True)
@@ -194,11 +199,14 @@ def make_run(packed: Packed, files: dict[str, bytes], run: str, tell: Callable[[
         return Sent(dict(read_files(folder)), **told)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Telling:
-    """A watch of a run on a node."""
+    """A watch of a run on a node. It does not tell of every round: the command looks a few times in a second, and each
+    message takes a processor of the runs for a millisecond."""
 
     tell: Callable[[Any], bool]
+    told: float = -math.inf
+    """Time of the last message."""
 
     def __call__(self, report: RoundReport) -> None:
         self._say(report)
@@ -207,6 +215,10 @@ class _Telling:
         self._say((done, clients))
 
     def _say(self, what: Any) -> None:
+        now = time.monotonic()
+        if now - self.told < BETWEEN:
+            return
+        self.told = now
         if self.tell(what):
             raise KeyboardInterrupt
 

@@ -23,7 +23,7 @@ from sordino.data.schema import (
     canonical,
     list_values,
 )
-from sordino.data.tables import Table
+from sordino.data.tables import TextTable
 from sordino.errors import UserError, unknown
 
 MOST_CLASSES = 100
@@ -51,7 +51,7 @@ ENOUGH_TO_TELL = 20
 
 
 def plain_schema(
-    tables: Sequence[Table],
+    tables: Sequence[TextTable],
     label: str,
     labels: tuple[str | int, ...] | None,
     drop: Sequence[str],
@@ -142,7 +142,7 @@ def round_outwards(low: float, high: float) -> tuple[float, float]:
     return float(f"{ends[0]:.12g}"), float(f"{ends[1]:.12g}")
 
 
-def present_values(table: Table, name: str) -> list[str]:
+def present_values(table: TextTable, name: str) -> list[str]:
     """Values of a column in canonical form, for the records that have one."""
     return [canonical(text) for text in table.texts(name) if text not in MISSING_CELLS]
 

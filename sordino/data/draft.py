@@ -32,7 +32,7 @@ from sordino.data.questions import (
     INTEGER_CODES,
     RANGES,
     VALUES,
-    Question,
+    ColumnQuestion,
     ask_of_codes,
     ask_of_scales,
     ask_of_sites,
@@ -58,9 +58,9 @@ from sordino.data.schema import (
     Time,
     canonical,
 )
-from sordino.data.tables import DELIMITERS, Table, read_table
+from sordino.data.tables import DELIMITERS, TextTable, read_table
 from sordino.errors import UserError, refuse, unknown
-from sordino.tasks import TASKS, Classification, Regression, Survival
+from sordino.tasks import TASKS, Classification, Regression, SeveralLabels, Survival
 from sordino.util.toml import toml_key, toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
@@ -105,15 +105,15 @@ class _Guess:
     column: Column
     seen: str
     """Range or number of values that occur, and the share of missing ones."""
-    questions: tuple[Question, ...] = ()
+    questions: tuple[ColumnQuestion, ...] = ()
 
 
 @dataclass(frozen=True)
 class Wishes:
     """Answers that the user gives before anything is guessed."""
 
-    label: str
-    """Name of the label column."""
+    labels: tuple[str, ...]
+    """Names of the columns to predict."""
     positive: str | None = None
     """The label that is looked for; None for the rarer of two."""
     drop: Sequence[str] = ()
@@ -156,29 +156,24 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
 
     Args:
         folder: one CSV or Parquet file per client; arrays are passed over.
-        label: name of the label column.
+        label: name of the label column, or several names with commas between them.
         positive: the label that is looked for; None for the rarer of two.
         wishes: further fields of `Wishes`: task, event, drop, categorical, bins, missing_codes, person.
     """
-    wanted = Wishes(label, positive, **wishes)
-    _check_wishes(wanted)
-    drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
-    if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
-        raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
     paths, notes = client_paths(folder)
     paths = [path for path in paths if path.suffix.lower() != ".npz"]
     if not paths:
         raise UserError(f"The folder {folder} holds arrays only, which need no schema.")
-    written, tables, problems = {}, [], []
-    for path in paths:
-        try:
-            written[path.stem] = format_of(path)
-            tables.append(read_table(path, written[path.stem]))
-        except UserError as error:
-            problems.append(str(error))
+    written, tables, problems = _read_tables(paths)
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    labels = (label,) if label in names else tuple(one.strip() for one in label.split(","))
+    wanted = Wishes(labels, positive, **wishes)
+    _check_wishes(wanted)
+    if any(abs(code) > MAX_MAGNITUDE for code in (*wanted.bins, *itertools.chain(*wanted.missing_codes.values()))):
+        raise UserError(f"Bounds and codes may be up to {MAX_MAGNITUDE:g}, up or down: give smaller ones.")
+    drop = [*wanted.drop, *([] if wanted.person is None else [wanted.person])]
     event = [] if wanted.event is None else [wanted.event]
-    for name in (label, *event, *drop, *wanted.categorical, *wanted.missing_codes):
+    for name in (*labels, *event, *drop, *wanted.categorical, *wanted.missing_codes):
         if tables and name not in names:
             raise unknown("column", name, names)
     problems += [
@@ -195,24 +190,45 @@ def draft(folder: Path, label: str, positive: str | None = None, **wishes: Any) 
         else _guess(_cells(name, tables, wanted), wanted)
         for name in names
     }
-    if not any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
-        dropped = "; ".join(
-            f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
-            for name, guess in guesses.items()
-            if name != label
-        )
-        raise UserError(
-            f"The tables of {folder} have nothing beside the label {label!r} to learn from"
-            f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
-        )
-    schema = Schema(
-        **usual.model_dump(),
-        files={name: one for name, one in written.items() if one != usual},
-        columns={name: guess.column for name, guess in guesses.items()},
-        person=wanted.person,
+    _check_features(folder, label, labels, guesses)
+    schema = Schema.parse(
+        {
+            **usual.model_dump(),
+            "files": {name: one for name, one in written.items() if one != usual},
+            "columns": {name: guess.column for name, guess in guesses.items()},
+            "person": wanted.person,
+        }
     )
     questions = [*notes, *_odd_formats(schema), *merge({name: guess.questions for name, guess in guesses.items()})]
     return Draft(schema, questions, _text(schema, guesses, folder, len(tables)), len(tables))
+
+
+def _read_tables(paths: Sequence[Path]) -> tuple[dict[str, Format], list[TextTable], list[str]]:
+    """Formats of files by client, the tables that could be read, and sentences on those that could not."""
+    written: dict[str, Format] = {}
+    tables, problems = [], []
+    for path in paths:
+        try:
+            written[path.stem] = format_of(path)
+            tables.append(read_table(path, written[path.stem]))
+        except UserError as error:
+            problems.append(str(error))
+    return written, tables, problems
+
+
+def _check_features(folder: Path, label: str, labels: Sequence[str], guesses: Mapping[str, _Guess]) -> None:
+    """Refuse tables without a column to learn from; say why each was dropped."""
+    if any(isinstance(guess.column, NumberColumn | Category) for guess in guesses.values()):
+        return
+    dropped = "; ".join(
+        f"{name}: {guess.questions[0].text if guess.questions else guess.seen}"
+        for name, guess in guesses.items()
+        if name not in labels
+    )
+    raise UserError(
+        f"The tables of {folder} have nothing beside the label {label!r} to learn from"
+        f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
+    )
 
 
 def format_of(path: Path) -> Format:
@@ -258,7 +274,7 @@ def _odd_formats(schema: Schema) -> list[str]:
     ]
 
 
-def _cells(name: str, tables: Sequence[Table], wanted: Wishes) -> _Cells:
+def _cells(name: str, tables: Sequence[TextTable], wanted: Wishes) -> _Cells:
     """The cells of a column; those with a code that stands for a missing value are missing."""
     texts = {table.path.stem: table.texts(name) for table in tables}
     codes = {f"{code:g}" for code in wanted.missing_codes.get(name, ())}
@@ -271,13 +287,13 @@ def _cells(name: str, tables: Sequence[Table], wanted: Wishes) -> _Cells:
 
 
 def _guess(cells: _Cells, wanted: Wishes) -> _Guess:
-    used = (wanted.label, wanted.event)
+    used = (*wanted.labels, wanted.event)
     if cells.name not in used and cells.name not in wanted.categorical and _names_persons(cells):
         seen = f"{len(set(cells.texts()))} different codes, {cells.missing:.1%} missing"
         return _Guess(Identifier(), seen, (_ask_of_persons(cells.name),))
     if cells.name == wanted.event:
         return _event(cells)
-    if cells.name == wanted.label:
+    if cells.name in wanted.labels:
         return _outcome(cells, wanted)
     categorical = cells.name in wanted.categorical
     codes = tuple(float(code) for code in wanted.missing_codes.get(cells.name, ()))
@@ -316,8 +332,8 @@ def _names_persons(cells: _Cells) -> bool:
     return many and max(different.values()) >= FEWEST_PERSONS and sum(different.values()) < len(texts)
 
 
-def _ask_of_persons(name: str) -> Question:
-    return Question(
+def _ask_of_persons(name: str) -> ColumnQuestion:
+    return ColumnQuestion(
         f"codes that come again: do they say whom a row is about? Then write person = {toml_value(name)} above the "
         f"columns (`sordino data schema` with --person {shlex.quote(name)} does it): all rows of a person are then "
         "protected together. Dropped."
@@ -345,19 +361,28 @@ def _check_wishes(wanted: Wishes) -> None:
     """Refuse answers that contradict each other."""
     if wanted.task not in (None, *TASKS):
         raise unknown("task", wanted.task, TASKS)
-    classes = wanted.task in (None, Classification.name)
-    if not classes and (wanted.bins or wanted.positive is not None or wanted.label in wanted.categorical):
+    classes = wanted.task in (None, Classification.name, SeveralLabels.name)
+    if not classes and (wanted.bins or wanted.positive is not None or set(wanted.labels) & set(wanted.categorical)):
         raise UserError(
             f"--bins, --positive and a label among --categorical are for classes, but the task is {wanted.task}: leave "
             "them out."
         )
+    if len(set(wanted.labels)) < len(wanted.labels):
+        raise UserError(f"--label names a column twice: {', '.join(wanted.labels)}.")
+    if len(wanted.labels) > 1 and wanted.task in (Classification.name, Survival.name):
+        raise UserError(
+            f"--label names {len(wanted.labels)} columns, but --task {wanted.task} predicts one: name one, or take "
+            f"{Regression.name} (several numbers) or {SeveralLabels.name} (several labels of two values)."
+        )
+    if len(wanted.labels) > 1 and wanted.positive is not None:
+        raise UserError("--positive is for one label: write `positive` into the schema, below each of several.")
     if (wanted.event is None) == (wanted.task == Survival.name):
         raise UserError(
             "--task survival and --event go together: name the column that says whether the event happened, and with "
             "--label that of the time."
         )
-    if wanted.event == wanted.label:
-        raise UserError(f"{wanted.label!r} cannot be both the time and the event: name the time's column with --label.")
+    if wanted.event in wanted.labels:
+        raise UserError(f"{wanted.event!r} cannot be both the time and the event: name the time's column with --label.")
 
 
 def _outcome(cells: _Cells, wanted: Wishes) -> _Guess:
@@ -384,20 +409,20 @@ def _target(cells: _Cells, wanted: Wishes, guessed: bool) -> _Guess:
             f"The column {cells.name!r} has the same value in all records, {low:g}: there is nothing to predict. Name "
             "another with --label."
         )
-    asked = [Question(TARGET_RANGE)]
+    asked = [ColumnQuestion(TARGET_RANGE)]
     if guessed:
         bounds = ",".join(f"{bound:g}" for bound in suggest_bins(everything))
         name = shlex.quote(cells.name)
         asked.insert(
             0,
-            Question(
+            ColumnQuestion(
                 f"a number with {len(set(everything))} different values: it is predicted as one (regression). If a few "
                 f"classes are wanted, --bins {bounds} makes them; if its numbers are codes of classes, --categorical "
                 f"{name} says so."
             ),
         )
     if cells.missing:
-        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+        asked.append(ColumnQuestion(f"{cells.missing:.1%} of the records have none and are dropped."))
     column = Target(
         range=round_outwards(low, high),
         missing="drop" if cells.missing else "refuse",
@@ -428,9 +453,9 @@ def _time(cells: _Cells) -> _Guess:
             f"The time {cells.name!r} has negative values, {min(everything):g} for example: times count from a start "
             "at 0."
         )
-    asked = [Question(CUTS)]
+    asked = [ColumnQuestion(CUTS)]
     if cells.missing:
-        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+        asked.append(ColumnQuestion(f"{cells.missing:.1%} of the records have none and are dropped."))
     column = Time(cuts=suggest_cuts(everything), missing="drop" if cells.missing else "refuse", public=False)
     return _Guess(column, f"{min(everything):g} to {max(everything):g}, {cells.missing:.1%} missing", tuple(asked))
 
@@ -447,9 +472,11 @@ def _event(cells: _Cells) -> _Guess:
         )
     asked = []
     if values != ("0", "1"):
-        asked.append(Question(f"{values[1]!r} is taken for the event, and {values[0]!r} for none: is that right?"))
+        asked.append(
+            ColumnQuestion(f"{values[1]!r} is taken for the event, and {values[0]!r} for none: is that right?")
+        )
     if cells.missing:
-        asked.append(Question(f"{cells.missing:.1%} of the records have none and are dropped."))
+        asked.append(ColumnQuestion(f"{cells.missing:.1%} of the records have none and are dropped."))
     column = Event(values=(values[0], values[1]), missing="drop" if cells.missing else "refuse")
     return _Guess(column, ", ".join(f"{value}: {counted[value]}" for value in values), tuple(asked))
 
@@ -478,9 +505,9 @@ def _label(cells: _Cells, wanted: Wishes) -> _Guess:
         asked.append("Some differ only in case and are taken as one (fold_case).")
     if cells.missing:
         asked.append(f"{cells.missing:.1%} of the records have none and are dropped.")
-    questions = [*_positive_question(wanted, values, counted, fold), Question(" ".join(asked))]
+    questions = [*_positive_question(wanted, values, counted, fold), ColumnQuestion(" ".join(asked))]
     if cells.name not in wanted.categorical:
-        questions += [Question(text) for text in note_numeric_classes(values, cells.name)]
+        questions += [ColumnQuestion(text) for text in note_numeric_classes(values, cells.name)]
     column = Label(
         values=values or ("none",),
         positive=_positive(wanted, values, counted, fold),
@@ -511,7 +538,9 @@ def _binned_label(cells: _Cells, wanted: Wishes) -> _Guess:
         )
     questions = [
         *_positive_question(wanted, values, counted, False),
-        Question("a number that is grouped into classes: are its bounds your choice, and not read from the records?"),
+        ColumnQuestion(
+            "a number that is grouped into classes: are its bounds your choice, and not read from the records?"
+        ),
     ]
     column = Label(
         values=values,
@@ -524,22 +553,33 @@ def _binned_label(cells: _Cells, wanted: Wishes) -> _Guess:
 
 
 def _positive(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> str | None:
-    """The label that is looked for: the one that was named, or the rarer of two."""
+    """The label that is looked for: the one that was named, or the rarer of two, or of several labels the second."""
     if wanted.positive is not None:
         if canonical(wanted.positive, fold) not in values:
             raise unknown("label", wanted.positive, values)
         return canonical(wanted.positive, fold)
-    return min(reversed(values), key=lambda value: counted[value]) if len(values) == 2 else None
+    if len(values) != 2:
+        return None
+    # Of several yes/no outcomes the second by its spelling: 1, true, yes or present.
+    return values[1] if len(wanted.labels) > 1 else min(reversed(values), key=lambda value: counted[value])
 
 
-def _positive_question(wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool) -> list[Question]:
+def _positive_question(
+    wanted: Wishes, values: Sequence[str], counted: Mapping[str, int], fold: bool
+) -> list[ColumnQuestion]:
     """Ask about the label that is looked for, where nobody named it."""
     chosen = _positive(wanted, values, counted, fold)
     if chosen is None or wanted.positive is not None:
         return []
     other = next(value for value in values if value != chosen)
+    if len(wanted.labels) > 1:
+        return [
+            ColumnQuestion(
+                f"The one that is looked for (positive) is taken to be {chosen!r}, and not {other!r}: is it?"
+            )
+        ]
     return [
-        Question(
+        ColumnQuestion(
             f"The one that is looked for (positive) is taken to be the rarer of two, {chosen!r}: is it? Recall and AUC "
             f"are those of this one; --positive {shlex.quote(other)} takes the other."
         )
@@ -552,10 +592,10 @@ def _number(cells: _Cells, numbers: Mapping[str, Sequence[float]], codes: tuple[
     whole = all(number.is_integer() for number in different)
     seen = f"{low:g} to {high:g}, {cells.missing:.1%} missing"
     if whole and len(different) == len(everything) > 1 and NAMES_OF_IDS.search(cells.name):
-        dropped = Question("every record has another number: dropped as an identifier. Is it one?")
+        dropped = ColumnQuestion("every record has another number: dropped as an identifier. Is it one?")
         return _Guess(Identifier(), seen, (dropped,))
     if high - low < 1 / MAX_MAGNITUDE:
-        return _Guess(Identifier(), seen, (Question("all records have the same value: dropped."),))
+        return _Guess(Identifier(), seen, (ColumnQuestion("all records have the same value: dropped."),))
     column = NumberColumn(
         range=round_outwards(low, high),
         spread=spread_of(everything),
@@ -577,13 +617,13 @@ def _category(cells: _Cells, wanted: bool) -> _Guess:
     different = Counter(there)
     seen = f"{len(different)} different values, {cells.missing:.1%} missing"
     if not there:
-        return _Guess(Identifier(), seen, (Question("no record has a value: dropped."),))
+        return _Guess(Identifier(), seen, (ColumnQuestion("no record has a value: dropped."),))
     if not wanted and all(DATE.match(text) for text in different):
         asked = "dates: dropped. If they matter, put a number in their place, such as an age or days since a visit."
-        return _Guess(Identifier(), seen, (Question(asked),))
+        return _Guess(Identifier(), seen, (ColumnQuestion(asked),))
     if not wanted and len(different) > MAX_CATEGORIES and len(different) > len(there) / 20:
         asked = "too many different texts for a category: dropped. Is it a name or a text?"
-        return _Guess(Identifier(), seen, (Question(asked + _odd_cells(cells.there)),))
+        return _Guess(Identifier(), seen, (ColumnQuestion(asked + _odd_cells(cells.there)),))
     fold = differ_in_case(there) is not None
     by_site = {site: [canonical(text, fold) for text in texts] for site, texts in by_site.items()}
     aliases, odd = find_spellings(by_site, cells.there)
@@ -596,7 +636,7 @@ def _category(cells: _Cells, wanted: bool) -> _Guess:
         centred=True,
         public=False,
     )
-    case = [Question("some values differ only in case and are taken as one (fold_case).")] if fold else []
+    case = [ColumnQuestion("some values differ only in case and are taken as one (fold_case).")] if fold else []
     meant = {site: [aliases.get(text, text) for text in texts] for site, texts in by_site.items()}
     return _Guess(column, seen, (*odd, *case, *ask_of_sites(meant), VALUES))
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from sordino.data.formats import quote
 from sordino.data.persons import code_of, names_somebody
-from sordino.data.schema import Category, Event, Format, Label, NumberColumn, Schema, Target, canonical, unit_key
-from sordino.data.tables import Table
+from sordino.data.schema import Category, Event, Format, Label, NumberColumn, Schema, Target, Time, canonical, unit_key
+from sordino.data.tables import TextTable
+from sordino.tasks.several import SEPARATOR
 
 SHOWN = 5
 """Number of values that a sentence shows."""
@@ -86,7 +87,7 @@ class Encoded:
 class Encoding:
     """Encoding of one table into records; used once."""
 
-    def __init__(self, table: Table, schema: Schema, written: Format, source: Source) -> None:
+    def __init__(self, table: TextTable, schema: Schema, written: Format, source: Source) -> None:
         """`written` is the format of the table's file; `source` decides what errors advise."""
         self._table, self._schema, self._written, self._source = table, schema, written, source
         self._absent = set(schema.missing_cells) | {""}
@@ -197,12 +198,10 @@ class Encoding:
     def _outcomes(self) -> list[str]:
         """Outcome of each row, as `Encoded.labels`."""
         (name, first), *more = self._schema.outcomes.items()
-        if isinstance(first, Label):
-            return self._labels(name, first)
-        values, absent = self._measured(name, first.missing_codes if isinstance(first, Target) else ())
-        if isinstance(first, Target):
-            self._count_outside(name, values, absent, first.range)
-            return ["" if gone else repr(value) for value, gone in zip(values.tolist(), absent.tolist(), strict=True)]
+        if not isinstance(first, Time):
+            each = [self._outcome(name, column) for name, column in self._schema.outcomes.items()]
+            return [SEPARATOR.join(row) if all(row) else "" for row in zip(*each, strict=True)]
+        values, absent = self._measured(name, ())
         ((event_name, event),) = more
         assert isinstance(event, Event)
         happened, unknown = self._numbered(event_name, event)
@@ -215,6 +214,15 @@ class Encoding:
             )
         rows = zip(values.tolist(), happened.tolist(), (absent | unknown | early).tolist(), strict=True)
         return ["" if gone else f"{value!r} {max(0, sign)}" for value, sign, gone in rows]
+
+    def _outcome(self, name: str, column: Label | Target | Time | Event) -> list[str]:
+        """Value of a label or a target in each row; "" where it has none."""
+        if isinstance(column, Label):
+            return self._labels(name, column)
+        assert isinstance(column, Target)
+        values, absent = self._measured(name, column.missing_codes)
+        self._count_outside(name, values, absent, column.range)
+        return ["" if gone else repr(value) for value, gone in zip(values.tolist(), absent.tolist(), strict=True)]
 
     def _measured(self, name: str, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of an outcome's cells, zero where there are none, and which have none."""

@@ -36,10 +36,11 @@ from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.persons import code_of, names_somebody, number_codes
 from sordino.data.schema import MAX_MAGNITUDE, Column, Event, PersonRules, Schema, Target, Time, canonical
-from sordino.data.sequences import holds_sequences, read_sequences
-from sordino.data.tables import Table, check_finite, read_table
+from sordino.data.sequences import NO_SEQUENCES, holds_sequences, read_sequences, sequence_parts
+from sordino.data.tables import TextTable, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse, unknown
-from sordino.tasks import TASKS, Classification, Regression, Survival, Task
+from sordino.tasks import TASKS, Classification, Regression, SeveralLabels, Survival, Task
+from sordino.tasks.next_token import TOKENS, write_sequences
 from sordino.tasks.regression import USUAL_LOSS
 
 DEFAULT_LABEL = "label"
@@ -80,6 +81,8 @@ class Reading:
     """Without a schema, for survival: ends of the intervals of time."""
     loss: str | None = None
     """Loss of a regression, where it is not the usual one."""
+    vocabulary: int | None = None
+    """Number of tokens, where records are sequences of which the next token is predicted."""
 
     @property
     def person_rules(self) -> PersonRules | None:
@@ -124,25 +127,13 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         how = replace(how, schema=how.schema.with_persons(how.person))
     paths, notes = client_paths(folder)
     if holds_sequences(paths[0]):
-        if how.task is not None:
-            raise UserError(
-                f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`."
-            )
-        return read_sequences(folder, paths, how.labels, notes)
-    problems: list[str] = []
-    tables: list[Table] = []
-    arrays: list[ClientFile] = []
-    for path in paths:
-        try:
-            if path.suffix.lower() == ".npz":
-                arrays.append(read_arrays(path, how.person_rules))
-            else:
-                tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
-        except UserError as error:
-            problems.append(str(error))
-    if how.schema is None and tables:
-        problems += check_columns(tables, how.label or DEFAULT_LABEL)
-    refuse(str(folder), problems)
+        return _read_sequences(folder, paths, how, notes)
+    if how.vocabulary is not None:
+        raise UserError(
+            f"`vocabulary` declares tokens, but {paths[0]} has no array {TOKENS!r} of sequences: leave it out, or give "
+            "every client an NPZ file with one."
+        )
+    tables, arrays = _read_files(folder, paths, how)
     schema = how.schema
     if schema is None and tables:
         schema = plain_schema(
@@ -193,6 +184,38 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     )
 
 
+def _read_files(folder: Path, paths: Sequence[Path], how: Reading) -> tuple[list[TextTable], list[ClientFile]]:
+    """Read every file: tables as texts, and arrays; refuse all that cannot be read at once."""
+    problems: list[str] = []
+    tables: list[TextTable] = []
+    arrays: list[ClientFile] = []
+    for path in paths:
+        try:
+            if path.suffix.lower() == ".npz":
+                arrays.append(read_arrays(path, how.person_rules))
+            else:
+                tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
+        except UserError as error:
+            problems.append(str(error))
+    if how.schema is None and tables:
+        problems += check_columns(tables, how.label or DEFAULT_LABEL)
+    refuse(str(folder), problems)
+    return tables, arrays
+
+
+def _read_sequences(folder: Path, paths: Sequence[Path], how: Reading, notes: Sequence[str]) -> Dataset:
+    """The sequences of every file of a folder, with their persons where those are declared."""
+    if how.task is not None:
+        raise UserError(f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`.")
+    found = read_sequences(folder, paths, how.labels, how.vocabulary, notes)
+    if how.person_rules is None and PERSON_ARRAY not in read_npz(paths[0]):
+        return found
+    files = [read_arrays(path, how.person_rules) for path in paths]
+    assert found.owner is not None
+    person, rules = name_persons(files, found.owner, how.person_rules)
+    return replace(found, person=person, person_rules=rules)
+
+
 def name_persons(
     files: Sequence[ClientFile], owner: np.ndarray, rules: PersonRules | None
 ) -> tuple[np.ndarray | None, PersonRules | None]:
@@ -216,6 +239,15 @@ def name_persons(
     return number_codes(codes, owner), rules or PersonRules(PERSON_ARRAY)
 
 
+def _check_vocabulary(how: Reading) -> None:
+    """Refuse tokens that are declared beside another task."""
+    given = next((name for name in ("task", "labels", "schema") if getattr(how, name) is not None), None)
+    if how.vocabulary is not None and given is not None:
+        raise UserError(
+            f"`vocabulary` says that the next token of sequences is predicted: leave out either it or `{given}`."
+        )
+
+
 def check_reading(how: Reading) -> None:
     """Refuse reading options that contradict each other."""
     if how.labels is not None and (
@@ -224,6 +256,7 @@ def check_reading(how: Reading) -> None:
         raise UserError(f"labels = {quoted([str(one) for one in how.labels])}: declare at least two, each once.")
     if how.task not in (None, *TASKS):
         raise unknown("task", str(how.task), TASKS)
+    _check_vocabulary(how)
     if how.kind != Classification.name and how.labels is not None:
         raise UserError(f"`labels` are classes, and this is a {how.kind} task: leave them out.")
     if how.kind != Regression.name and (how.target_range is not None or how.loss is not None):
@@ -234,11 +267,7 @@ def check_reading(how: Reading) -> None:
     if how.target_range is not None and not how.target_range[0] < how.target_range[1]:
         raise UserError("target_range must be two numbers, the smaller one first, as in --set target_range=[0,200].")
     if how.schema is None:
-        if how.kind == Survival.name and how.event is None:
-            raise UserError(
-                "A time to an event needs a column that says whether it happened (1) or the record was last seen then "
-                "(0): name it with --event, beside --label for the time's column."
-            )
+        _check_without_schema(how)
         return
     declared = how.schema.task().name
     if how.task not in (None, declared):
@@ -250,11 +279,28 @@ def check_reading(how: Reading) -> None:
         raise UserError("`target_range`, `event` and `cuts` cannot be given beside a schema: put them into it.")
     if how.drop or how.categorical or how.labels is not None:
         raise UserError("`drop`, `categorical` and `labels` cannot be given beside a schema: put them into it.")
-    if how.label is not None and how.label != how.schema.label_name:
-        raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
+    if how.label is not None and how.label not in how.schema.label_names:
+        names = " and ".join(map(repr, how.schema.label_names))
+        raise UserError(f"label = {how.label!r}, but the schema's label is {names}: leave one out.")
 
 
-def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
+def _check_without_schema(how: Reading) -> None:
+    """Refuse tasks of which a schema, or another option, must say more."""
+    if how.kind == SeveralLabels.name:
+        raise UserError(
+            "Several labels at once are declared in a schema: `sordino data schema FOLDER --task multi-label --label "
+            "COLUMN,COLUMN` writes one."
+        )
+    if how.kind == Survival.name and how.event is None:
+        raise UserError(
+            "A time to an event needs a column that says whether it happened (1) or the record was last seen then (0): "
+            "name it with --event, beside --label for the time's column."
+        )
+
+
+def _encode(
+    tables: Sequence[TextTable], schema: Schema, how: Reading, folder: Path
+) -> tuple[list[ClientFile], list[str]]:
     """The records of all tables, and sentences with what was counted in them."""
     source: Source = "options" if how.schema is None else "schema"
     found = [Encoding(table, schema, schema.format_of(table.path.stem), source).result() for table in tables]
@@ -269,6 +315,7 @@ def _encode(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path)
 HOW_TO_DECLARE = {
     "classification": 'give the column kind = "label" and `values`, or `bins` too where it is a number',
     "regression": 'give the column kind = "target" and a `range`',
+    "multi-label": 'give several columns kind = "label", each with two `values`',
     "survival": 'give two columns kind = "time", with `cuts`, and kind = "event"',
 }
 
@@ -278,7 +325,7 @@ def describe_outcomes(schema: Schema) -> str:
     return " and ".join(f"the {column.kind} {name!r}" for name, column in schema.outcomes.items())
 
 
-def _outcome_of(tables: Sequence[Table], how: Reading) -> dict[str, Column]:
+def _outcome_of(tables: Sequence[TextTable], how: Reading) -> dict[str, Column]:
     """Columns of what is predicted where there is no schema; what nobody declares is read from the records."""
     name = how.label or DEFAULT_LABEL
     if how.kind == Regression.name:
@@ -330,7 +377,7 @@ def find_task(files: Sequence[ClientFile], schema: Schema | None, how: Reading) 
         names = class_names(files, schema, how)
         return Classification.of(names, None if schema is None or how.schema is None else schema.label.positive), ()
     if schema is not None:
-        return schema.task(how.loss), ()
+        return schema.task(how.loss, how.label), ()
     if how.kind == Survival.name:
         raise UserError("A time to an event takes tables with two columns, not arrays: use CSV or Parquet files.")
     ends = how.target_range or _range_of("y", [label for file in files for label in file.labels])
@@ -357,9 +404,9 @@ def class_names(files: Sequence[ClientFile], schema: Schema | None, how: Reading
 def number_labels(files: Sequence[ClientFile], task: Task) -> np.ndarray:
     """(records,): target of each record; a label that says none is refused."""
     found = task.parse([label for file in files for label in file.labels])
-    unknown_ = np.isnan(found) if found.dtype.kind == "f" else found < 0
-    if unknown_.any():
-        places = iter(unknown_.tolist())
+    strange = np.isnan(found) if found.dtype.kind == "f" else found < 0
+    if strange.any():
+        places = iter([bool(np.any(row)) for row in strange])
         lacking = {file.path: label for file in files for label in file.labels if next(places)}
         refuse(
             "the labels",
@@ -404,7 +451,7 @@ def client_paths(folder: Path) -> tuple[list[Path], list[str]]:
     return paths, notes if others else []
 
 
-def check_columns(tables: Sequence[Table], label: str) -> list[str]:
+def check_columns(tables: Sequence[TextTable], label: str) -> list[str]:
     """Sentences on what keeps tables from being read without a schema: no label, nothing besides it, other columns."""
     problems = []
     unlabelled = [table for table in tables if label not in table.columns]
@@ -439,6 +486,8 @@ def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
         rules: declaration of persons, which names their array.
     """
     arrays = read_npz(path)
+    if TOKENS in arrays:
+        return _sequences(path, arrays, rules)
     for name in ("x", "y"):
         if name not in arrays:
             raise UserError(
@@ -469,6 +518,18 @@ def read_arrays(path: Path, rules: PersonRules | None = None) -> ClientFile:
     persons = _array_codes(path, arrays, [len(part) for part in features], rules)
     x = np.ascontiguousarray(features[0]) if len(features) == 1 else np.concatenate(features)
     return ClientFile(path, x, labels, test, persons=persons)
+
+
+def _sequences(path: Path, arrays: Mapping[str, np.ndarray], rules: PersonRules | None) -> ClientFile:
+    """Sequences of tokens: all but the last token of each, and behind that, as text, all but the first."""
+    parts = sequence_parts(arrays)
+    if parts is None:
+        raise UserError(f"The file {path} {NO_SEQUENCES}.")
+    tokens = np.concatenate(parts)
+    test = np.arange(len(tokens)) >= len(parts[0]) if len(parts) == 2 else None
+    persons = _array_codes(path, arrays, [len(part) for part in parts], rules)
+    x = tokens[:, :-1].astype(np.float32)
+    return ClientFile(path, x, write_sequences(tokens[:, 1:]), test, persons=persons)
 
 
 def _array_codes(

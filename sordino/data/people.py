@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from sordino.data.schema import canonical
-from sordino.data.tables import Table
+from sordino.data.tables import TextTable
 
 BITS = 1024
 COMPARED = 32
@@ -87,7 +87,7 @@ def same_rows(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> tuple[str, ...
     )
 
 
-def known_people(paths: Sequence[Path], tables: Iterable[Table], arrays: Iterable[np.ndarray]) -> str:
+def known_people(paths: Sequence[Path], tables: Iterable[TextTable], arrays: Iterable[np.ndarray]) -> str:
     """The digest of files, with the sketch of the records that stand in them as tables' rows and arrays' rows."""
     rows = (row for table in tables for row in _rows(table))
     records = (np.ascontiguousarray(record).tobytes() for array in arrays for record in array)
@@ -135,7 +135,7 @@ def _digest(path: Path) -> bytes:
     return hashlib.sha256(path.read_bytes()).digest()
 
 
-def _rows(table: Table) -> list[bytes]:
+def _rows(table: TextTable) -> list[bytes]:
     """The records of a table, each as its cells in the order of the columns' names."""
     columns = [[canonical(text) for text in table.texts(name)] for name in sorted(table.columns)]
     head = "\x1f".join(sorted(table.columns))

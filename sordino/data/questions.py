@@ -47,7 +47,7 @@ SYNONYMS = (
 
 
 @dataclass(frozen=True)
-class Question:
+class ColumnQuestion:
     """A question about one column."""
 
     text: str
@@ -56,22 +56,22 @@ class Question:
     """As it is asked once for all columns that have it, with {} for their names; empty where it is this column's."""
 
 
-RANGES = Question(
+RANGES = ColumnQuestion(
     "which range is public knowledge? The one here was read from the records.",
     "Which ranges are public knowledge? These were read from the records: {}.",
 )
-VALUES = Question(
+VALUES = ColumnQuestion(
     "which values may occur? Those here were read from the records.",
     "Which values may occur? These were read from the records: {}.",
 )
-INTEGER_CODES = Question(
+INTEGER_CODES = ColumnQuestion(
     "a few whole numbers: are they an amount, or codes without order? Codes are categories: kind = "
     '"category" with values (`sordino data schema` with --categorical writes them).',
     "Amounts, or codes without order? A few whole numbers each: {}. Take codes as categories (--categorical).",
 )
 
 
-def merge(asked: Mapping[str, Sequence[Question]]) -> list[str]:
+def merge(asked: Mapping[str, Sequence[ColumnQuestion]]) -> list[str]:
     """Sentences with all questions of all columns: those of a single column by its name, then shared ones."""
     own = [f"{name}: {one.text}" for name, questions in asked.items() for one in questions if not one.shared]
     shared: dict[str, list[str]] = {}
@@ -82,13 +82,13 @@ def merge(asked: Mapping[str, Sequence[Question]]) -> list[str]:
     return own + [text.format(", ".join(names)) for text, names in shared.items()]
 
 
-def ask_of_sites(cells: BySite) -> list[Question]:
+def ask_of_sites(cells: BySite) -> list[ColumnQuestion]:
     """Ask about sites that have no value at all, or one value in all records, while others' values vary."""
     filled = {site: set(texts) for site, texts in cells.items()}
     empty = [site for site, values in filled.items() if not values]
     found = []
     if empty and len(empty) < len(filled):
-        found.append(Question(f"no record of {list_values(empty)} has a value: is it measured there?"))
+        found.append(ColumnQuestion(f"no record of {list_values(empty)} has a value: is it measured there?"))
     if len(set().union(*filled.values())) < 2:
         return found
     constant: dict[str, list[str]] = {}
@@ -96,7 +96,7 @@ def ask_of_sites(cells: BySite) -> list[Question]:
         if len(values) == 1 and len(cells[site]) >= ENOUGH_TO_ASK:
             constant.setdefault(min(values), []).append(site)
     return found + [
-        Question(
+        ColumnQuestion(
             f"all values of {list_values(sites)} are {value!r}: is it measured there, or is that a code? A column that "
             "is constant at a site tells its records from the others'."
         )
@@ -104,7 +104,7 @@ def ask_of_sites(cells: BySite) -> list[Question]:
     ]
 
 
-def ask_of_codes(name: str, numbers: Numbers) -> list[Question]:
+def ask_of_codes(name: str, numbers: Numbers) -> list[ColumnQuestion]:
     """Ask about numbers of the column `name` that look like codes of missing values, naming the sites that have
     them."""
     everything = np.concatenate([np.asarray(one, dtype=float) for one in numbers.values()])
@@ -117,7 +117,7 @@ def ask_of_codes(name: str, numbers: Numbers) -> list[Question]:
         where = ", ".join(f"{count} of {len(numbers[site])} at {site}" for site, count in counts.items() if count)
         nearest = float(rest[0] if code < rest[0] else rest[-1])
         found.append(
-            Question(
+            ColumnQuestion(
                 f"{code:g} lies apart from all other values ({where}; the next is {nearest:g}): does it stand for a "
                 f"missing value? Then draft again with --missing-code {shlex.quote(name)}={code:g}, or write "
                 f"missing_codes = [{code:g}] and a rule for missing values."
@@ -135,7 +135,7 @@ def _apart(code: float, rest: np.ndarray) -> bool:
     return bool(code - rest[-1] >= max(ISOLATED * step, float(rest[-1] - rest[0])))
 
 
-def ask_of_scales(numbers: Numbers) -> list[Question]:
+def ask_of_scales(numbers: Numbers) -> list[ColumnQuestion]:
     """Ask about sites whose numbers are several times as large, or as small, as the other sites'."""
     medians = {site: float(np.median(one)) for site, one in numbers.items() if len(one) >= ENOUGH_TO_ASK}
     varied = {
@@ -149,7 +149,7 @@ def ask_of_scales(numbers: Numbers) -> list[Question]:
         ratio = median / float(np.median(others)) if others else 1.0
         if abs(math.log(ratio)) > math.log(OTHER_UNIT) and len(others) > 1:
             found.append(
-                Question(
+                ColumnQuestion(
                     f"the median at {site} is {ratio:.3g} times that of the other sites: is it another unit there?"
                 )
             )
@@ -195,19 +195,21 @@ def number_of(text: str) -> float:
     return float(plain if found is None else found["number"])
 
 
-def ask_of_units(units: Mapping[str, Sequence[str]]) -> Question:
+def ask_of_units(units: Mapping[str, Sequence[str]]) -> ColumnQuestion:
     """Ask about units that stand in cells, naming the sites."""
     where = "; ".join(f"{unit or 'none'} at {list_values(list(sites))}" for unit, sites in units.items())
     named = [unit for unit in units if unit]
     if len(named) == 1:
-        return Question(f"cells have a unit ({where}), which is left out: do sites without one measure in it, too?")
-    return Question(
+        return ColumnQuestion(
+            f"cells have a unit ({where}), which is left out: do sites without one measure in it, too?"
+        )
+    return ColumnQuestion(
         f"cells have different units ({where}), which are left out: write the factor behind each of them in `units` by "
         "which its numbers are multiplied."
     )
 
 
-def find_spellings(cells: BySite, written: BySite) -> tuple[dict[str, str], list[Question]]:
+def find_spellings(cells: BySite, written: BySite) -> tuple[dict[str, str], list[ColumnQuestion]]:
     """Other spellings of values, each with that of the site with most records, and a question that names the sites.
 
     Args:
@@ -236,14 +238,16 @@ def find_spellings(cells: BySite, written: BySite) -> tuple[dict[str, str], list
             ways.setdefault(list_values(sorted(set(written[site]))), []).append(site)
         where = "; ".join(f"{way} at {list_values(sites)}" for way, sites in list(ways.items())[:MOST_WAYS])
         found.append(
-            Question(f"values are written differently at sites ({where}) and taken as one (aliases): is that right?")
+            ColumnQuestion(
+                f"values are written differently at sites ({where}) and taken as one (aliases): is that right?"
+            )
         )
     meant = {site: {aliases.get(value, value) for value in mine} for site, mine in by_site.items()}
     for site, mine in meant.items():
         others = set().union(*(theirs for name, theirs in meant.items() if name != site))
         if others and not mine & others and len(cells[site]) >= ENOUGH_TO_ASK:
             found.append(
-                Question(
+                ColumnQuestion(
                     f"{site} writes {list_values(sorted(set(written[site])))}, which no other site does: if these are "
                     "other spellings of the same values, name them under `aliases`."
                 )

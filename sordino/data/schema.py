@@ -25,6 +25,7 @@ It is written as `schema.toml`:
 
 In the place of a label, a number is predicted where a column has `kind = "target"` with a `range`, and a time to an
 event where two columns have `kind = "time"`, with the `cuts` at which the event is looked at, and `kind = "event"`.
+Several targets are several numbers, several labels of two values each several yes/no outcomes.
 
 Nothing is learned from records here. What `sordino data schema` read from them says `public = false`, and every run
 with it tells that epsilon does not cover it.
@@ -41,7 +42,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
 from sordino.errors import UserError, quoted
-from sordino.tasks import Classification, Regression, Survival, Task
+from sordino.tasks import Classification, Regression, SeveralLabels, SeveralNumbers, Survival, Task
 from sordino.tasks.regression import USUAL_LOSS
 from sordino.util.formatting import canonical
 from sordino.util.toml import read_toml
@@ -401,8 +402,8 @@ class PersonRules:
 
 
 Column = Annotated[NumberColumn | Category | Identifier | Label | Target | Time | Event, Field(discriminator="kind")]
-OUTCOMES = (("label",), ("target",), ("time", "event"))
-"""Kinds of the columns that say together what is predicted."""
+TIMES = ["event", "time"]
+"""Kinds of the columns that say together when an event happens, sorted."""
 
 
 class Schema(Format):
@@ -423,12 +424,19 @@ class Schema(Format):
 
     @model_validator(mode="after")
     def _one_outcome(self) -> Schema:
-        kinds = sorted(column.kind for column in self.columns.values() if isinstance(column, Label | _Outcome))
-        if kinds not in [sorted(one) for one in OUTCOMES]:
+        outcomes = {name: one for name, one in self.columns.items() if isinstance(one, Label | _Outcome)}
+        kinds = sorted(column.kind for column in outcomes.values())
+        if kinds != TIMES and set(kinds) not in ({"label"}, {"target"}):
             raise ValueError(
-                'exactly one column must have kind = "label", or one kind = "target", or one kind = "time" and one '
-                f'kind = "event", but {_counted(kinds)}'
+                'exactly one column must have kind = "label", or one kind = "target" (or several of one of these), or '
+                f'one kind = "time" and one kind = "event", but {_counted(kinds)}'
             )
+        for name, one in outcomes.items():
+            if len(outcomes) > 1 and isinstance(one, Label) and len(one.values) != 2:
+                raise ValueError(
+                    f"of several labels each has two values, yes and no, but {name!r} has {len(one.values)}: predict "
+                    "it in a run of its own, or give it two"
+                )
         if not self.features():
             raise ValueError(f"there must be a number or a category beside the {kinds[-1]}")
         if self.person is not None and not isinstance(self.columns.get(self.person, Identifier()), Identifier):
@@ -456,24 +464,31 @@ class Schema(Format):
         return next(iter(self.outcomes))
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the columns that are predicted each by itself: of a time and its event, that of the time."""
+        return tuple(name for name, one in self.outcomes.items() if not isinstance(one, Event))
+
+    @property
     def label(self) -> Label:
         """The label's column, where classes are predicted."""
         return next(column for column in self.columns.values() if isinstance(column, Label))
 
-    def task(self, loss: str | None = None) -> Task:
+    def task(self, loss: str | None = None, by: str | None = None) -> Task:
         """The task that the columns declare.
 
         Args:
             loss: that of a regression, where it is not the usual one.
+            by: column by which records are dealt, of several; by default the first.
         """
         first = next(iter(self.outcomes.values()))
-        if isinstance(first, Label):
-            return Classification.of(first.values, first.positive)
-        if isinstance(first, Target):
-            about = (*first.range, first.unit, first.mean, first.deviation)
-            return Regression(*about, loss=loss or USUAL_LOSS)
-        assert isinstance(first, Time)
-        return Survival(first.cuts, first.unit)
+        if isinstance(first, Time):
+            return Survival(first.cuts, first.unit)
+        parts = tuple(_task_of(column, loss) for column in self.outcomes.values())
+        if len(parts) == 1:
+            return parts[0]
+        kind = SeveralLabels if isinstance(first, Label) else SeveralNumbers
+        found = kind(self.label_names, parts)
+        return found if by is None else found.dealt_by(by)
 
     def with_persons(self, rules: PersonRules | None) -> Schema:
         """The schema with another declaration of whom rows belong to; None leaves it as it is."""
@@ -547,6 +562,15 @@ class Schema(Format):
     def document(self) -> dict[str, Any]:
         """The schema as JSON can carry it."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def _task_of(column: Label | Target | Time | Event, loss: str | None) -> Task:
+    """The task that a label or a target declares by itself."""
+    if isinstance(column, Label):
+        return Classification.of(column.values, column.positive)
+    assert isinstance(column, Target)
+    about = (*column.range, column.unit, column.mean, column.deviation)
+    return Regression(*about, loss=loss or USUAL_LOSS)
 
 
 def list_values(values: Sequence[str]) -> str:

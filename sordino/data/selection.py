@@ -100,7 +100,11 @@ def fewer(dataset: Dataset, records: int, seed: int) -> Dataset:
 def _hold_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     training = len(dataset.y) if dataset.test is None else int((~dataset.test).sum())
     public = _choose(dataset, max(1, round(share * training)), random_stream(seed, 20))
-    return _part(dataset, ~public), _part(dataset, public)
+    told = (
+        f"{int(public.sum()):,} of the records were set aside and are taken for public: nothing covers what is "
+        "computed from them, and with another seed they are clients'."
+    )
+    return _part(replace(dataset, disclosed=(*dataset.disclosed, told)), ~public), _part(dataset, public)
 
 
 def _choose(dataset: Dataset, count: int, random: np.random.Generator) -> np.ndarray:

@@ -24,7 +24,7 @@ DELIMITERS = (",", ";", "\t", "|")
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """One file's columns as read, before they are numbers."""
 
     path: Path
@@ -68,7 +68,7 @@ def check_names(path: Path, names: list[str]) -> None:
 NOTED = "`sordino data schema` notes down the delimiter and encoding of files"
 
 
-def read_table(path: Path, written: Format | None = None, otherwise: str = NOTED) -> Table:
+def read_table(path: Path, written: Format | None = None, otherwise: str = NOTED) -> TextTable:
     """Read a CSV or Parquet file, by the ending of its name.
 
     Args:
@@ -79,7 +79,7 @@ def read_table(path: Path, written: Format | None = None, otherwise: str = NOTED
     return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path, written or Format(), otherwise)
 
 
-def read_csv(path: Path, written: Format, otherwise: str = NOTED) -> Table:
+def read_csv(path: Path, written: Format, otherwise: str = NOTED) -> TextTable:
     """A CSV file whose first line names the columns."""
     encoding = "utf-8-sig" if written.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else written.encoding
     with reading(path, "it is not a CSV text"), path.open(newline="", encoding=encoding) as stream:
@@ -100,10 +100,10 @@ def read_csv(path: Path, written: Format, otherwise: str = NOTED) -> Table:
             raise corrupt(path, f"line {line} has {len(row)} values for {len(header)} columns")
     kept = [(line, row) for line, row in rows[1:] if row]
     columns = {name: [row[index] for _, row in kept] for index, name in enumerate(header)}
-    return Table(path, columns, tuple(line for line, _ in kept))
+    return TextTable(path, columns, tuple(line for line, _ in kept))
 
 
-def read_parquet(path: Path) -> Table:
+def read_parquet(path: Path) -> TextTable:
     """A Parquet file."""
     try:
         from pyarrow import parquet
@@ -115,4 +115,4 @@ def read_parquet(path: Path) -> Table:
         table = parquet.ParquetFile(path).read()
         check_names(path, table.column_names)
         columns = {name: table.column(name).to_pylist() for name in table.column_names}
-        return Table(path, columns, tuple(range(1, table.num_rows + 1)))
+        return TextTable(path, columns, tuple(range(1, table.num_rows + 1)))

@@ -63,6 +63,7 @@ class CheckedDatabase:
         self.path = path
         with self.report_errors():
             self._connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
+            # A charge must outlive a power cut: the folder is synced too once SQLite has removed its journal.
             self._connection.execute("pragma synchronous = extra")
             self._connection.execute("pragma secure_delete = on")  # a key that is deleted must be gone from the file
 

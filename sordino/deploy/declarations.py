@@ -13,7 +13,7 @@ from sordino.experiment.config import OF_TASKS, Experiment
 from sordino.features.projection import SHIPPED_DATA
 from sordino.method import Method
 from sordino.privacy.release import Releases
-from sordino.tasks import Classification, Regression, Task
+from sordino.tasks import Classification, NextToken, Regression, Task
 from sordino.tasks.regression import USUAL_LOSS
 
 SIMULATE = "simulate it with `sordino run`"
@@ -53,6 +53,8 @@ def task_of(experiment: Experiment) -> Task:
         return experiment.table.task(experiment.loss)
     if experiment.task == Regression.name and experiment.target_range is not None:
         return Regression(*experiment.target_range, loss=experiment.loss or USUAL_LOSS)
+    if experiment.vocabulary is not None:
+        return NextToken(experiment.vocabulary, *shape_of(experiment))
     return Classification.of(labels_of(experiment))
 
 
@@ -65,7 +67,7 @@ def check_declared(experiment: Experiment) -> None:
         needed["shape"] = "the shape of a record, as in shape = [13]"
         if experiment.task == Regression.name:
             needed["target_range"] = "the range of the target, as in target_range = [0, 200]"
-        else:
+        elif experiment.vocabulary is None:
             needed["labels"] = 'the labels that may occur, as in labels = ["healthy", "ill"]'
     for key, what in needed.items():
         if getattr(experiment, key) is None:
@@ -74,6 +76,11 @@ def check_declared(experiment: Experiment) -> None:
         raise UserError(f'privacy = "none" cannot be deployed, everything would leave as it is: {SIMULATE}.')
     if experiment.precision != "fp32" or experiment.device != "cpu":
         raise UserError("Sites train in fp32 on their processors: leave out `precision` and `device`.")
+    if experiment.vocabulary is not None and len(shape_of(experiment)) != 1:
+        raise UserError(
+            "`shape` must declare the length of a sequence without its last token, as in shape = [32], because "
+            "`vocabulary` says that the next token is predicted."
+        )
     labels = labels_of(experiment)
     classes = task_of(experiment).name == Classification.name
     if classes and (len(labels) < 2 or len(set(labels)) < len(labels)):

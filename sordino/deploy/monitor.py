@@ -26,7 +26,7 @@ TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Metric:
+class MonitoredMetric:
     """One number that is watched."""
 
     name: str
@@ -35,22 +35,26 @@ class Metric:
 
 
 SITE = (
-    Metric("sordino_site_connected", "gauge", "Whether the site is connected to its server."),
-    Metric("sordino_site_connections_total", "counter", "Times that the site has connected."),
-    Metric("sordino_site_messages_total", "counter", "Messages of the server that were answered, refusals included."),
+    MonitoredMetric("sordino_site_connected", "gauge", "Whether the site is connected to its server."),
+    MonitoredMetric("sordino_site_connections_total", "counter", "Times that the site has connected."),
+    MonitoredMetric(
+        "sordino_site_messages_total", "counter", "Messages of the server that were answered, refusals included."
+    ),
 )
 SERVER = (
-    Metric("sordino_server_sites", "gauge", "Sites that were added to the server."),
-    Metric("sordino_server_sites_connected", "gauge", "Sites that were connected when the server last looked."),
-    Metric("sordino_server_requests_total", "counter", "Requests to sites, repeated ones included."),
-    Metric("sordino_server_answers_total", "counter", "Answers of sites, refusals included."),
-    Metric("sordino_server_rounds_planned", "gauge", "Rounds of the run."),
-    Metric("sordino_server_rounds_done", "gauge", "Rounds of the run that are done."),
-    Metric("sordino_server_run_over", "gauge", "Whether the run is over."),
+    MonitoredMetric("sordino_server_sites", "gauge", "Sites that were added to the server."),
+    MonitoredMetric(
+        "sordino_server_sites_connected", "gauge", "Sites that were connected when the server last looked."
+    ),
+    MonitoredMetric("sordino_server_requests_total", "counter", "Requests to sites, repeated ones included."),
+    MonitoredMetric("sordino_server_answers_total", "counter", "Answers of sites, refusals included."),
+    MonitoredMetric("sordino_server_rounds_planned", "gauge", "Rounds of the run."),
+    MonitoredMetric("sordino_server_rounds_done", "gauge", "Rounds of the run that are done."),
+    MonitoredMetric("sordino_server_run_over", "gauge", "Whether the run is over."),
 )
 COMMON = (
-    Metric("sordino_start_time_seconds", "gauge", "Time at which this process began, in seconds since 1970."),
-    Metric(
+    MonitoredMetric("sordino_start_time_seconds", "gauge", "Time at which this process began, in seconds since 1970."),
+    MonitoredMetric(
         "sordino_certificate_expiry_seconds", "gauge", "Time at which the server's certificate expires; 0: unknown."
     ),
 )
@@ -59,7 +63,7 @@ COMMON = (
 class Monitor:
     """Health and metrics of one process."""
 
-    def __init__(self, metrics: Sequence[Metric], is_healthy: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, metrics: Sequence[MonitoredMetric], is_healthy: Callable[[], bool] = lambda: True) -> None:
         """Watch `metrics` and those that all processes have; `is_healthy` says whether the process does its work."""
         self.metrics, self.is_healthy = (*metrics, *COMMON), is_healthy
         self._values = {metric.name: 0.0 for metric in self.metrics}
@@ -147,7 +151,7 @@ def answering(monitor: Monitor, address: tuple[str, int] | None) -> Iterator[Non
         yield
         return
 
-    class Handler(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         timeout = 10.0
 
         def do_GET(self) -> None:
@@ -165,7 +169,7 @@ def answering(monitor: Monitor, address: tuple[str, int] | None) -> Iterator[Non
 
     host, port = address
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = ThreadingHTTPServer((host, port), MetricsHandler)
     except OSError as error:
         why = error.strerror or str(error)
         raise UserError(f"Nothing can be answered at {host}:{port} ({why}): give another --monitor.") from error

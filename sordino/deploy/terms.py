@@ -37,7 +37,6 @@ from sordino.experiment.budgeting import Calibration, record_level, record_plan
 from sordino.experiment.config import OF_TASKS, Experiment
 from sordino.experiment.hyperparameters import address
 from sordino.features.extractor import Extractor, Files
-from sordino.federation.evaluation import check_task
 from sordino.federation.schedule import Schedule
 from sordino.learning.network import Learner
 from sordino.method import Method
@@ -51,7 +50,6 @@ from sordino.privacy.ledger import Row, seen_by
 from sordino.privacy.release import Public, Release, Releases, all_releases, record_needs
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.spending import planned_recipes
-from sordino.tasks.histogram import cell_count
 from sordino.terms import BuiltNetwork, Facts, Terms, build_extractor, build_network, derive, derive_costs
 from sordino.trained.models import Description
 from sordino.version import VERSION
@@ -201,13 +199,23 @@ class Declared(Facts):
     def check_releases(self, experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:
         check_releases(experiment, steps, states)
 
+    def share_of_accuracies(self, experiment: Experiment) -> float:
+        return experiment.metrics_share
+
     def calibration(
         self, experiment: Experiment, schedule: Schedule, steps: Mapping[str, Releases], minimum: int
     ) -> AtSites:
         """Return the rule by which noise follows from a budget; a cohort whose sum could show a single message is
-        refused."""
+        refused.
+
+        Args:
+            experiment: the configuration.
+            schedule: rounds and cohorts.
+            steps: releases of each step.
+            minimum: number of sites that must answer.
+        """
         shares, learner = 1, self.network.learner
-        cells = cell_count(check_task(learner.task)) if experiment.evaluation_share else 0
+        cells = learner.task.evaluated if experiment.evaluation_share else 0
         if is_summed(experiment, all_releases(steps)):
             cohort = (schedule.cohort, minimum, experiment.colluders, experiment.active_server)
             secure_sum.check_cohort(*cohort)
@@ -216,7 +224,7 @@ class Declared(Facts):
             turns=schedule.turns + self.spare_turns,
             shares=shares,
             whole=experiment.noise != "integers",
-            metrics_share=experiment.metrics_share,
+            metrics_share=self.share_of_accuracies(experiment),
             evaluation_share=experiment.evaluation_share,
             cells=cells,
             entries=max(sum(_width(release, learner) for release in one.values()) for one in steps.values()),

@@ -28,7 +28,8 @@ from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.experiment.result import metric_over_clients
 from sordino.federation.rounds import mean, worst
 from sordino.store.run_summary import Summary
-from sordino.tasks import Classification, Regression, Survival, Task
+from sordino.tasks import Classification, NextToken, Regression, Survival, Task
+from sordino.tasks.task import split_part
 
 ROSTER = "roster.toml"
 DATA = "data.npz"
@@ -71,7 +72,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     if public is not None:
         declared["public"] = str(folder / PUBLIC)
         (folder / PUBLIC).mkdir()
-        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=data.task.text(public.y.numpy()))
+        np.savez(folder / PUBLIC / DATA, **data.task.arrays(public.x.numpy(), public.y.numpy()))
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / name for name in site_names(data.clients)]
@@ -173,12 +174,12 @@ def _codes(data: FederatedData, client: int) -> dict[str, Any]:
 def _write_records(path: Path, client: ClientData, task: Task, codes: dict[str, Any]) -> None:
     """Write a client's records into a file, with `codes` of whom they are about."""
     tested: dict[str, Any] = (
-        {"x_test": client.x_test.numpy(), "y_test": task.text(client.y_test.numpy())} if len(client.y_test) else {}
+        task.arrays(client.x_test.numpy(), client.y_test.numpy(), "_test") if len(client.y_test) else {}
     )
-    np.savez(path, x=client.x.numpy(), y=task.text(client.y.numpy()), **codes, **tested)
+    np.savez(path, **task.arrays(client.x.numpy(), client.y.numpy()), **codes, **tested)
 
 
-LOWER_IS_BETTER = {name for task in (Classification, Regression, Survival) for name in task.lower_is_better}
+LOWER_IS_BETTER = {name for task in (Classification, NextToken, Regression, Survival) for name in task.lower_is_better}
 """Metrics, of any task, of which a lower value is the better one."""
 
 
@@ -188,6 +189,8 @@ def _declared_task(data: FederatedData) -> dict[str, Any]:
         return {"labels": None, "task": None, "target_range": None, "event": None, "cuts": None}
     if isinstance(data.task, Regression):
         return {"task": data.task.name, "target_range": (data.task.low, data.task.high)}
+    if isinstance(data.task, NextToken):
+        return {"labels": None, "vocabulary": data.task.vocabulary}
     return {"labels": data.task.class_names("A trial of sites")}
 
 
@@ -226,7 +229,9 @@ def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
     }
     known = {name: value if math.isfinite(value) else None for name, value in figures.items()}
     metrics = {
-        name: metric_over_clients(np.array([_nan_if_none(one[name]) for one in measured]), name in LOWER_IS_BETTER)
+        name: metric_over_clients(
+            np.array([_nan_if_none(one[name]) for one in measured]), split_part(name)[0] in LOWER_IS_BETTER
+        )
         for name in (measured[0] if measured else ())
     }
     positive = next((one["positive"] for one in runs if one["metrics"]), None)

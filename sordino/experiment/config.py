@@ -35,6 +35,8 @@ from sordino.experiment.hyperparameters import address, check_known, concerns, m
 from sordino.features import heads
 from sordino.features.choice import FeatureChoice, merged, read_choice
 from sordino.method import Epsilon, Method
+from sordino.models import linear
+from sordino.models.tokens import LARGEST_VOCABULARY
 from sordino.util.toml import read_toml
 
 Settings = dict[str, Any]
@@ -52,7 +54,7 @@ SHOWN = ("model", "rounds", "personal")
 """Keys that the sentence on a recommended method names."""
 CLIPPING = "clipping"
 """The hyper-parameter that an experiment without a method has by default."""
-OF_TASKS = ("task", "target_range", "event", "cuts", "loss")
+OF_TASKS = ("task", "target_range", "event", "cuts", "loss", "vocabulary")
 """The keys that say what is predicted, where it is no class."""
 ADDED = ("table", "drop", "categorical", "features", *PERSON_KEYS, "evaluation_share", *OF_TASKS)
 """The keys that a run's identity holds only where they are given: earlier versions did not know them."""
@@ -74,9 +76,9 @@ class Experiment(BaseModel):
     labels: tuple[str | int, ...] | None = None
     """The labels that records of own data may have, in the order of the classes: declared, they are public. Without
     them the labels that occur are read from the data, which epsilon does not cover."""
-    task: Literal["classification", "regression", "survival"] | None = None
-    """Task, which is to predict a class, a number, or the time to an event. By default what the schema declares, and a
-    class where there is no schema."""
+    task: Literal["classification", "regression", "survival", "multi-label"] | None = None
+    """Task, which is to predict a class, a number, the time to an event, or several labels. By default what the schema
+    declares, and a class where there is no schema."""
     target_range: tuple[Number, Number] | None = None
     """For a regression without a schema: smallest and largest value of the target, which is held to them. Declared, it
     is public. Without it the range is read from the data, which epsilon does not cover."""
@@ -88,6 +90,10 @@ class Experiment(BaseModel):
     which epsilon does not cover."""
     loss: Literal["squared", "huber"] | None = None
     """Loss of a regression: `squared`, the default, or `huber`, to which large errors count less."""
+    vocabulary: int | None = Field(default=None, ge=2, le=LARGEST_VOCABULARY)
+    """Number of tokens, where records are sequences (the array `tokens` of NPZ files) of which the next token is
+    predicted. Declared, it is public. Without it the largest token is read from the data, which epsilon does not
+    cover."""
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
     table: Schema | None = None
@@ -130,11 +136,12 @@ class Experiment(BaseModel):
     in a table `[features]`."""
     model: str | None = Field(default=None, min_length=1)
     """A network by name or dotted name. By default `logistic` for rows of numbers, whatever their number, and images of
-    up to 64 numbers, `lenet` for images of 28x28 and more, `mlp` for others; with `features` a linear one."""
+    up to 64 numbers (`hazards` where the time to an event is predicted), `lenet` for images of 28x28 and more, `mlp`
+    for others; with `features` a linear one."""
     method: str = RECOMMENDED["method"]
     """A method by name, or `package.module:Class`. An experiment that names none has `dp-fedavg` with `personal =
     "blend"` and `clipping = "quantile"`. For tables (rows of numbers) at up to 50 sites, with 20 training records or
-    more at the site in the middle, it has `dp-fedsgd` with `model = "logistic"`, `rounds = 60` and `personal =
+    more at the site in the middle, it has `dp-fedsgd` with a linear `model`, `rounds = 60` and `personal =
     "recalibrate"` instead. What it says itself it keeps."""
     variant: Literal["sound", "paper"] = "sound"
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
@@ -315,7 +322,7 @@ class Experiment(BaseModel):
             return self, ""
         chosen, told = self, ""
         if self._for_tables(shape, sites, records) and not self.metrics_share:  # which is for what protects sites
-            keys = {key: value for key, value in FOR_TABLES.items() if key in self._ungiven}
+            keys = {key: value for key, value in self._table_keys().items() if key in self._ungiven}
             chosen = self.model_copy(update=keys | {"set": self._given_settings()})
             unit = "record" if self.person_rules is None else "person"
             keys_told = ", ".join(f"{key} = {getattr(chosen, key)}" for key in SHOWN)
@@ -349,7 +356,7 @@ class Experiment(BaseModel):
         of `for_data`."""
         if not self._for_tables(shape, sites, records):
             return list(COMPARED), self
-        open_keys = {key: value for key, value in FOR_TABLES.items() if key in self._ungiven}
+        open_keys = {key: value for key, value in self._table_keys().items() if key in self._ungiven}
         own = [f"{key}={open_keys[key]}" for key in ("rounds", "personal") if key in open_keys]
         blend = "[personal=blend]" if "personal" in open_keys else ""
         shared = {key: value for key, value in open_keys.items() if key == "model"}
@@ -363,9 +370,14 @@ class Experiment(BaseModel):
         would choose for it. Further arguments are those of `for_data`."""
         if not self._for_tables(shape, sites, records):
             return list(names)
-        chosen = [f"{key}={value}" for key, value in FOR_TABLES.items() if key != "method" and key in self._ungiven]
+        keys = self._table_keys()
+        chosen = [f"{key}={value}" for key, value in keys.items() if key != "method" and key in self._ungiven]
         method = FOR_TABLES["method"]
         return [f"{method}[{','.join(chosen)}]" if name == method and chosen else name for name in names]
+
+    def _table_keys(self) -> dict[str, Any]:
+        """`FOR_TABLES`, with the linear network of the task."""
+        return FOR_TABLES | {"model": linear(self.reading().kind)}
 
     def _for_tables(self, shape: tuple[int, ...] | None, sites: int, records: float | None) -> bool:
         """Whether `FOR_TABLES` was measured for such data: features are rows too, and have other defaults."""
@@ -464,7 +476,7 @@ class Experiment(BaseModel):
     def reading(self) -> Reading:
         """Return the options with which own files are read."""
         of_whom = self.person_rules
-        of_tasks = (self.task, self.target_range, self.event, self.cuts, self.loss)
+        of_tasks = (self.task, self.target_range, self.event, self.cuts, self.loss, self.vocabulary)
         return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical, of_whom, *of_tasks)
 
     def public_choice(self) -> PublicChoice:

@@ -1,4 +1,4 @@
-"""Digests of code that stands in no file: classes of a notebook or an interpreter."""
+"""Identity of a run: a hash of everything that decides its results, a user's own code and weights included."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def compiled_code(kind: type, without_files: WithoutFiles) -> str:
 
 
 class _Digest:
-    """Digests of values by what they are, each function and class once."""
+    """Digests of values by what they are, each function and class once: for code that stands in no file, such as
+    classes of a notebook."""
 
     def __init__(self, without_files: WithoutFiles) -> None:
         self._without_files = without_files
@@ -192,15 +193,27 @@ def _comes_with_us(kind: object) -> bool:
     return within or any(path.is_relative_to(root) for root in (PACKAGE, *LIBRARIES))
 
 
+def tensors_of(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """All tensors that a user's network holds, with their places: parameters and buffers, frozen and unsaved ones
+    included, and plain attributes of its layers."""
+    plain = [
+        (f"{path}.{name}".lstrip("."), value)
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, torch.Tensor)
+    ]
+    return [*module.named_parameters(remove_duplicate=False), *module.named_buffers(), *plain]
+
+
 def weights_of(name: str, module: nn.Module) -> dict[str, str]:
-    """Digest of all parameters and buffers of a user's network, frozen ones included, as a key of the configuration.
+    """Digest of all tensors of a user's network (`tensors_of`), as a key of the configuration.
     Weights of the package's networks follow from name, options and seed; processors of other kinds draw them a little
     differently. A run may be resumed there: all that it asked since its last checkpoint is then charged and asked again
     with other noise (`sordino.store.journal`)."""
     if not is_own_network(name, module):
         return {}
     digest = hashlib.sha256()
-    for place, tensor in (*module.named_parameters(remove_duplicate=False), *module.named_buffers()):
+    for place, tensor in tensors_of(module):
         whole = tensor.detach().cpu().contiguous()
         digest.update(repr((place, str(whole.dtype), tuple(whole.shape))).encode())
         digest.update(whole.reshape(-1).view(torch.uint8).numpy().data if whole.numel() else b"")

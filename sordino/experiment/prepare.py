@@ -155,6 +155,7 @@ def _deal(
     extractor = None if raw else build_extractor(experiment, tuple(dataset.x.shape[1:]))
     if extractor is None:
         return federate(dataset, experiment.partition, experiment.clients, *how), public, None
+    check_tokens(extractor.module, dataset.x)
     represent: Represent = functools.partial(extractor.apply, device=experiment.device)
     if outline:
         output = extractor.output
@@ -165,6 +166,7 @@ def _deal(
 
 def _represented(data: FederatedData, extractor: Extractor, device: str) -> FederatedData:
     """Clients' records that were dealt already, with their features in their place."""
+    check_tokens(extractor.module, data.train.x)
     train, test = (replace(one, x=extractor.apply(one.x, device=device)) for one in (data.train, data.test))
     clients = Dealt(data.names, train, test)
     return replace(data, clients=clients, shape=extractor.output)

@@ -40,7 +40,7 @@ from sordino.store import checkpoint as checkpoints
 from sordino.store.run_summary import Summary
 from sordino.store.spending import over_runs
 from sordino.store.store import Store
-from sordino.tasks import Regression
+from sordino.tasks import Regression, SeveralNumbers
 from sordino.util.formatting import delta_text, round_up
 
 USUAL_MEAN_SPREAD, USUAL_VARIANCE, USUAL_VARIANCE_SPREAD = 0.5, 0.12, 0.1
@@ -197,17 +197,21 @@ def augmented(folder: Path, schema: Schema, names: list[str], seed: int) -> Fede
     }
     found = load(str(folder), how=Reading(schema=schema.model_copy(update={"columns": by_range})))
     features = schema.features()
-    parts = [found.x[:, features.index(name)] if name in features else _target_to_one(found) for name in names]
+    parts = [found.x[:, features.index(name)] if name in features else _target_to_one(found, name) for name in names]
     numbers = torch.stack(parts, dim=1).clamp(-1, 1)
     x = torch.cat([numbers, numbers.square() - 0.5], dim=1) / moments_length(len(names))
     task = found.task.unnamed
     return federate(replace(found, x=x, task=task, schema=None), None, None, seed, FEW)
 
 
-def _target_to_one(found: Dataset) -> Tensor:
-    """Targets of a regression, scaled by their range to -1..1."""
-    assert isinstance(found.task, Regression)
-    return found.y / max(found.task.ends)
+def _target_to_one(found: Dataset, name: str) -> Tensor:
+    """Targets of a regression in the column `name`, scaled by their range to -1..1."""
+    task, targets = found.task, found.y
+    if isinstance(task, SeveralNumbers):
+        place = task.names.index(name)
+        task, targets = task.parts[place], targets[:, place]
+    assert isinstance(task, Regression)
+    return targets / max(task.ends)
 
 
 def figures(moments: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:

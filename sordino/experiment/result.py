@@ -22,7 +22,7 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.run_files import RunFiles
-from sordino.store.run_summary import Against, Fairness, Metric, MixtureFigures, RecordFigures, Summary
+from sordino.store.run_summary import Accuracies, Against, Fairness, Metric, MixtureFigures, RecordFigures, Summary
 from sordino.store.spending import spending_of_ledger, whole
 from sordino.tasks import Task
 from sordino.terms import Terms
@@ -72,11 +72,7 @@ def summarize(
     so_far = None if ledger is charged else _by_view(charged, delta)
     measured = None if data is None else reached
     plan = prepared.allowance.records
-    mixture = (
-        None
-        if blends is None or experiment.personal == "own"
-        else _mixture_figures(experiment.personal, blends, own, ending.shared)
-    )
+    mixture = _mixture_figures(experiment.personal, blends, own, ending.shared)
     return Summary(
         run=run,
         method=experiment.method,
@@ -85,12 +81,7 @@ def summarize(
         privacy=method.privacy,
         rounds=schedule.rounds,
         rounds_done=ending.now.rounds,
-        accuracy={
-            "personal": finite_or_none(mean(personal)),
-            "personal_worst": finite_or_none(worst(personal)),
-            "start": finite_or_none(run_files.start),
-            "global": None if ending.shared is None else finite_or_none(mean(ending.shared)),
-        },
+        accuracy=_accuracies(personal, run_files.start, ending.shared),
         epsilon=epsilon,
         attack_accuracy=ledger.attack_accuracy(),
         delta=delta,
@@ -106,9 +97,7 @@ def summarize(
         seed=experiment.seed,
         notes=[
             *prepared.notes,
-            *_repeated(ledger),
-            *_if_public(ledger, prepared),
-            *_who_stopped(prepared, ending, names),
+            *_notes_on_cost(ledger, prepared, ending, names),
             *_whole_plan(experiment.protect_from, epsilon, so_far),
             *_one_class(measured, data, names),
             *_rare_class(measured, data, names),
@@ -131,6 +120,21 @@ def summarize(
         planned_away=_planned_away(experiment, method),
         features=None if experiment.features is None else experiment.features.describe(),
     )
+
+
+def _accuracies(personal: np.ndarray, start: float, shared: np.ndarray | None) -> Accuracies:
+    """Accuracies of a run, from those of each client (clients,); `start` is at the start of the last round."""
+    return {
+        "personal": finite_or_none(mean(personal)),
+        "personal_worst": finite_or_none(worst(personal)),
+        "start": finite_or_none(start),
+        "global": None if shared is None else finite_or_none(mean(shared)),
+    }
+
+
+def _notes_on_cost(ledger: Ledger, prepared: Terms, ending: Ending, names: Sequence[str]) -> list[str]:
+    """Notes on what was charged, and on who stopped the run."""
+    return _repeated(ledger) + _if_public(ledger, prepared) + _who_stopped(prepared, ending, names)
 
 
 def _curve(prepared: Terms, ending: Ending) -> dict[str, float] | None:
@@ -168,10 +172,9 @@ def metric_over_clients(values: np.ndarray, lower_is_better: bool, overall: floa
         lower_is_better: Whether a lower value is the better one.
         overall: The metric over all records together; NaN where nobody knows it.
     """
-    sign = -1 if lower_is_better else 1
     return Metric(
         mean=finite_or_none(mean(values)),
-        worst_tenth=finite_or_none(sign * worst_tenth(sign * values)),
+        worst_tenth=finite_or_none(worst_tenth(values, lower_is_better)),
         overall=finite_or_none(overall),
         clients=int(np.isfinite(values).sum()),
     )
@@ -273,8 +276,12 @@ def _planned_away(experiment: Experiment, planned: Method) -> tuple[str, ...]:
     return tuple(part for part in planned.switched_off() if part not in asked)
 
 
-def _mixture_figures(personal: str, blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> MixtureFigures:
-    """Figures of the mixtures and of each of their members."""
+def _mixture_figures(
+    personal: str, blends: Blends | None, own: np.ndarray, shared: np.ndarray | None
+) -> MixtureFigures | None:
+    """Figures of the mixtures and of each of their members; None where clients mix none."""
+    if blends is None or personal == "own":
+        return None
     single = {"local": blends.figures("local")[:, 0], "own": own, "global": np.full(len(own), np.nan)}
     if shared is not None:
         single["global"] = shared

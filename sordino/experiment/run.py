@@ -23,7 +23,7 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.result import Summary, summarize
 from sordino.federation.blending import KINDS, instructions, makes_mixtures
 from sordino.federation.client import STEP, Question
-from sordino.federation.evaluation import NO_SHARED_MODEL, check_task, evaluate, message_of, whom_to_ask
+from sordino.federation.evaluation import NO_SHARED_MODEL, evaluate, message_of, whom_to_ask
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending, Served
 from sordino.federation.transport import HostingTransport
@@ -40,7 +40,6 @@ from sordino.store.journal import OtherValuesError
 from sordino.store.run_files import RunFiles
 from sordino.store.spending import check_lifetime, to_be_kept
 from sordino.store.store import NewRun, RunRow, Store, gone
-from sordino.tasks.histogram import true_figures
 from sordino.trained.models import described, feature_tensors, measured
 from sordino.util import processes
 from sordino.util.files import KeptFile
@@ -230,7 +229,7 @@ class _Session:
     def _evaluate(
         self, transport: HostingTransport, run_files: RunFiles, ending: Ending, gate: Gate
     ) -> tuple[dict[str, Any] | None, list[str]]:
-        """Figures of the server's model from a noised histogram of all test records, with the true ones beside them,
+        """Figures of the server's model from a noised sum over all test records, with the true ones beside them,
         and notes; nothing where it is not paid for."""
         prepared, served = self.prepared, ending.served
         if not prepared.evaluation:
@@ -250,7 +249,7 @@ class _Session:
         true = None
         if parts:
             said = task.predict(torch.cat(parts).double()).numpy()
-            true = true_figures(check_task(task), said, labels, np.concatenate(weights))
+            true = task.true_figures(said, labels, np.concatenate(weights))
         return found.to_dict() | {"true": true}, found.notes()
 
     def _blend(self, transport: HostingTransport, run_files: RunFiles, ending: Ending) -> Blends | None:

@@ -17,6 +17,8 @@ NONE = "none"
 """Value of `features` where networks see the records themselves."""
 PROGRAM = ".pt2"
 """Ending of a torch.export program."""
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".onnx")
+"""Endings of files of weights, which make no network by themselves."""
 EXAMPLE = 'features = "scattering", or "backbone.py:factory" for one of your own'
 
 
@@ -33,7 +35,7 @@ class FeatureChoice(BaseModel):
     sordino.features.projection`)."""
     digest: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """SHA-256 of the file of weights or of the program: another file is refused. A run writes it down."""
-    trained_on: str | None = Field(default=None, min_length=1)
+    trained_on: str | None = Field(default=None, pattern=r"\S")
     """Public data that weights were trained on, for the statement; `nothing` where they are random."""
     public: str | None = Field(default=None, min_length=1)
     """Public data set, of which the projection of scattering coefficients is made."""
@@ -158,6 +160,20 @@ def _module_name(name: str) -> str:
 def _check_own_name(name: str) -> None:
     if name.startswith(f"{SCATTERING}:"):
         raise UserError(f"features = {quoted(name)}: settings are key=value, as in scattering:pool=3,width=128.")
+    where = name.partition(":")[0]
+    if name.endswith(WEIGHTS):
+        raise UserError(
+            f"features = {quoted(name)} is a file of weights: name the code that makes the network, as in "
+            "backbone.py:factory, and the file with features.weights."
+        )
+    if where.endswith(".py"):
+        if ":" not in name:
+            raise UserError(f"features = {quoted(name)} names no function of that file: write {name}:factory.")
+        if where.startswith(("/", "~", "../")):
+            raise UserError(
+                f"features = {quoted(name)}: files of code are found from the current folder, as in "
+                "backbone.py:factory or networks/backbone.py:factory. Start Sordino in the folder that holds the file."
+            )
     if name.endswith(PROGRAM) or ":" in name or "." in name:
         return
     raise unknown("extractor of features called", name, [SCATTERING, NONE, "package.module:factory"])

@@ -24,13 +24,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
+from torch.func import vmap
 
 from sordino.data.dataset import Dataset
 from sordino.data.sources import load
 from sordino.errors import FAILURES, UserError
-from sordino.experiment.identity import source_files
+from sordino.experiment.identity import describe_machine, source_files, tensors_of
 from sordino.features import cache
-from sordino.features.choice import FeatureChoice
+from sordino.features.choice import PROGRAM, FeatureChoice
 from sordino.features.projection import (
     PUBLIC_RECORDS,
     SHIPPED_DATA,
@@ -46,8 +47,14 @@ from sordino.features.projection import (
     record_hashes,
     shipped,
 )
-from sordino.features.scattering import Normalised, Scattering
-from sordino.models.checks import find_change_in_evaluation, mixes_in_evaluation
+from sordino.features.scattering import Scattering, StandardisedOrders
+from sordino.models.checks import (
+    find_change_in_evaluation,
+    find_change_since,
+    held_by,
+    mixes_in_evaluation,
+    remembers_first,
+)
 from sordino.models.own import call
 from sordino.models.tokens import declare_tokens, examples
 from sordino.util.display import extraction_watch
@@ -65,6 +72,7 @@ VERSION = 1
 """Version of the package's extractors: another gives other features."""
 FEW = 0.01
 """Share of records up to which clients' and public ones may be equal by chance, as empty images are."""
+CHANGES = "changes as records pass: an extractor must be frozen."
 NOTHING = "nothing"
 """Declaration of weights that no data have trained."""
 Files = Callable[[str], bytes | None]
@@ -103,18 +111,28 @@ class Extractor:
             device: where the module computes.
         """
         where = cache.cache_folder() if folder is None else folder
-        key = hashlib.sha256(f"{self.digest} {cache.digest_of_records(x)}".encode()).hexdigest()
+        # Another machine may round otherwise, but a run that repeats its noise must repeat its features to the bit.
+        # What earlier versions have kept of a user's code may be of records that it mixed.
+        made_by = [self.digest, cache.digest_of_records(x), describe_machine(device), self.choice.is_own]
+        key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
         return cache.kept(where, key, (len(x), *self.output), lambda: self.compute(x, device))
 
     def compute(self, x: Tensor, device: str = "cpu") -> Iterator[np.ndarray]:
-        """Compute the features of records, some at a time; values that are not finite are refused."""
-        for part in in_parts(self.module, x, device):
+        """Compute the features of records, some at a time; values that are not finite are refused, and so is a module
+        that holds something else afterwards."""
+        own = self.choice.is_own
+        module = Apart.of(self.module.to(device), self.shape, device) if own else self.module
+        before = held_by(self.module) if own else {}
+        for part in in_parts(module, x, device):
             if not np.isfinite(part).all():
                 raise UserError(
                     f"The features {self.choice.describe()!r} of some record are not finite: correct the extractor, or "
                     "the records."
                 )
             yield part
+        changed = find_change_since(before, self.module) if own else None
+        if changed is not None:
+            raise UserError(f"The {changed} of the features {self.choice.describe()!r} {CHANGES}")
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights of the extractor, from which `rebuilt` makes it again."""
@@ -130,6 +148,35 @@ class Extractor:
             "digest": self.digest,
             "origin": self.origin,
         }
+
+
+class Apart(nn.Module):
+    """A user's frozen module that is handed one record at a time, so that no record's features depend on another's,
+    whatever its code does with a batch."""
+
+    def __init__(self, module: nn.Module, together: bool) -> None:
+        """`together` says that it can be run for many single records under `vmap`: faster, and equal but for
+        rounding."""
+        super().__init__()
+        self.module, self.together = module, together
+
+    @classmethod
+    def of(cls, module: nn.Module, shape: tuple[int, ...], device: str) -> Apart:
+        """Choose how, by records that are nobody's: what is chosen depends on no client's."""
+        x = examples(module, 3, shape, seed=4).to(device)
+        with torch.no_grad():
+            one_by_one = cls(module, together=False)(x)
+            try:
+                together = torch.allclose(cls(module, together=True)(x), one_by_one, rtol=1e-4, atol=1e-5)
+            except Exception:  # of many kinds: it cannot be run so
+                together = False
+        return cls(module, together)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.together:
+            return torch.cat([self.module(record) for record in x.split(1)])
+        found: Tensor = vmap(lambda record: self.module(record.unsqueeze(0)).squeeze(0))(x)
+        return found
 
 
 def in_parts(module: nn.Module, x: Tensor, device: str = "cpu") -> Iterator[np.ndarray]:
@@ -293,7 +340,7 @@ def _components(name: str, transform: Scattering, data_dir: Path | None, width: 
             f"The public data {name!r} have records of shape {tuple(records.shape[1:])}, and those of the clients have "
             f"{(transform.channels, *transform.sides)}: name public images of the same shape."
         )
-    frozen = nn.Sequential(transform, Normalised(transform.coefficients)).eval()
+    frozen = nn.Sequential(transform, StandardisedOrders(transform.coefficients)).eval()
     many = transform.channels * sum(transform.coefficients) * transform.rows * transform.columns
     settings = [VERSION, transform.scales, transform.angles, transform.rows, transform.columns, width, PUBLIC_RECORDS]
     key = hashlib.sha256(f"components {settings} {cache.digest_of_records(records)}".encode()).hexdigest()
@@ -316,7 +363,7 @@ def _assembled(
     """Scattering with a given projection."""
     transform = Scattering(shape, choice.scales, choice.angles, choice.pool)
     last: nn.Module = UnitLength() if projection is None else Projected(projection.mean, projection.components)
-    module = nn.Sequential(transform, Normalised(transform.coefficients), last).eval()
+    module = nn.Sequential(transform, StandardisedOrders(transform.coefficients), last).eval()
     many = shape[0] * sum(transform.coefficients) * transform.rows * transform.columns
     output = (many,) if projection is None else (projection.components.shape[1],)
     settings = [VERSION, list(shape), choice.scales, choice.angles, choice.pool]
@@ -354,8 +401,10 @@ def _own(
         module.eval().requires_grad_(False)
         declare_tokens(module, shape)
         code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(source_files(find(name)))]
-        digest = _digest(["own", list(shape), choice.options, code], module.state_dict())
+        digest = _digest(["own", list(shape), choice.options, code], module.state_dict() | dict(tensors_of(module)))
     output = try_out(name, module, shape)
+    with torch.no_grad():
+        module(torch.zeros(1, *shape))  # what it makes once is there before the first client's record
     trained = "which no data have trained" if choice.trained_on == NOTHING else f"trained on {choice.trained_on}"
     origin = f"The features of records are outputs of the frozen network {name}, {trained}, as the experiment declares."
     return Extractor(choice, module, shape, output, digest, origin, program)
@@ -421,14 +470,23 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...]) -> tuple[int, 
                 same = torch.equal(again, tried(x))
             changed = find_change_in_evaluation(tried, x, others)
             mixed = mixes_in_evaluation(tried, x, others)
+            remembering = remembers_first(module, x, others)
         except UserError:
             raise
         except FAILURES as error:
-            raise user_code_error(f"The features {name!r} fail on records of shape {shape}", error) from error
+            failed = f"The features {name!r} fail on records of shape {shape}"
+            if name.endswith(PROGRAM):
+                failed += " (a program must be exported for any number of records: docs/features.md)"
+            raise user_code_error(failed, error) from error
     if not same:
         raise UserError(f"The features {name!r} of a record are not the same each time: take out what draws numbers.")
     if changed is not None:
-        raise UserError(f"The {changed} of the features {name!r} changes as records pass: an extractor must be frozen.")
+        raise UserError(f"The {changed} of the features {name!r} {CHANGES}")
+    if remembering:
+        raise UserError(
+            f"The features {name!r} of all records depend on those that are seen first: an extractor must be frozen. "
+            "Fix what it takes from them, such as a mean, before."
+        )
     if mixed:
         raise UserError(
             f"The features {name!r} of a record depend on the other records of a batch: an extractor sees one record "
@@ -454,18 +512,24 @@ def check_apart(extractor: Extractor, dataset: Dataset) -> Dataset:
         extractor: the extractor.
         dataset: the records before they are dealt.
     """
+    told = count_shared(extractor, dataset.x)
+    return replace(dataset, disclosed=(*dataset.disclosed, *told)) if told else dataset
+
+
+def count_shared(extractor: Extractor, x: Tensor) -> list[str]:
+    """Sentence on clients' records `x` of which the public projection was made, none where there are none; more than
+    single ones are refused."""
     if not extractor.made_of:
-        return dataset
-    shared = sum(one in extractor.made_of for one in record_hashes(dataset.x))
-    if shared > FEW * min(len(dataset.y), len(extractor.made_of)):
+        return []
+    shared = sum(one in extractor.made_of for one in record_hashes(x))
+    if shared > FEW * min(len(x), len(extractor.made_of)):
         raise UserError(
             f"{shared:,} of the public records that the features are made of are the clients' own: name other public "
             "images with features.public, or take projection=random, which needs none."
         )
     if not shared:
-        return dataset
-    told = (
+        return []
+    return [
         f"{shared:,} of the public records that the features are made of equal{'s' if shared == 1 else ''} a client's: "
         "features tell of these without noise. Take them out."
-    )
-    return replace(dataset, disclosed=(*dataset.disclosed, told))
+    ]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sordino.data.dataset import Dataset
 from sordino.errors import UserError
-from sordino.features.scattering import Normalised, Scattering
+from sordino.features.scattering import Scattering, StandardisedOrders
 from sordino.util.files import write_whole
 
 SHIPPED = Path(__file__).with_name("fashion_mnist.safetensors")
@@ -166,7 +166,7 @@ def write_projection(data: str, path: Path, scales: int, angles: int, pool: int,
 
     dataset = load(data, data_dir)
     coefficients = Scattering(tuple(dataset.x.shape[1:]), scales, angles, pool)
-    frozen = nn.Sequential(coefficients, Normalised(coefficients.coefficients)).eval()
+    frozen = nn.Sequential(coefficients, StandardisedOrders(coefficients.coefficients)).eval()
     records = chosen_records(dataset)
     rows = np.concatenate(list(in_parts(frozen, records)))
     mean, components = principal(rows.astype(np.float64), WIDEST)

@@ -23,6 +23,8 @@ from sordino.errors import UserError
 
 SUPPORT = 3.0
 """Half the width of a truncated wavelet, in standard deviations of its envelope."""
+COLOURS = (1, 3, 4)
+"""Numbers of channels that images have."""
 EPSILON = 1e-6
 """Smallest standard deviation by which an order's coefficients are divided: an empty image has zeros everywhere."""
 
@@ -104,7 +106,7 @@ class Scattering(nn.Module):
         return rows @ maps @ columns.T
 
 
-class Normalised(nn.Module):
+class StandardisedOrders(nn.Module):
     """Coefficients of each record with mean 0 and standard deviation 1 in each order, as one vector."""
 
     def __init__(self, coefficients: tuple[int, int, int]) -> None:
@@ -125,11 +127,17 @@ def _standardised(part: Tensor) -> Tensor:
 def check_image(shape: tuple[int, ...], scales: int) -> None:
     """Refuse records that are no images, or images too small for the scales."""
     if len(shape) != 3:
+        grey = f" Grey images have one channel: shape (1, {shape[0]}, {shape[1]})." if len(shape) == 2 else ""
         raise UserError(
             f"Scattering is for images of shape (channels, height, width), and these records have shape {shape}: leave "
-            "`features` out, or name a backbone of your own."
+            f"`features` out, or name a backbone of your own.{grey}"
         )
     least = 2**scales
+    if shape[2] in COLOURS and shape[2] < least <= min(shape[:2]):
+        raise UserError(
+            f"Scattering is for images of shape (channels, height, width), and these records of shape {shape} seem to "
+            f"have their channels last: put them first, as ({shape[2]}, {shape[0]}, {shape[1]})."
+        )
     if min(shape[1:]) < least:
         raise UserError(
             f"Scattering with scales = {scales} needs images of at least {least}x{least}, not {shape[1]}x{shape[2]}: "

@@ -34,8 +34,7 @@ from sordino.privacy.gradients import BlankRecords, PrivateRecords, Stack, Units
 from sordino.privacy.noise import Covered
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 from sordino.privacy.sealed import Sealed
-from sordino.tasks import Classification
-from sordino.tasks.histogram import cell_count, cells_of
+from sordino.tasks import Task
 
 STEP, HISTOGRAM, MODEL = "evaluation", "histogram", "global"
 """Name of the step in which test records are counted (`sordino.federation.evaluation`), of what it sends, and of the
@@ -119,11 +118,29 @@ class Execution(Protocol):
     def trained(
         self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], method: Method, passes: int
     ) -> Tensor:
-        """Return `models`, one row for each part of `records`, after `passes` passes of plain local training on it with
-        the optimizer, rate and batches of `method`."""
+        """Train models plainly, without clipping or noise, for what stays at the clients.
+
+        Args:
+            clients: clients that train.
+            models: flat vectors to start from, one row for each part of `records`.
+            records: records of each client.
+            seeds: seed of the batches of each client.
+            method: its optimizer, rate and batches are those of the training.
+            passes: passes over the records.
+
+        Returns:
+            The trained models, one row for each part.
+        """
 
     def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
-        """Return the logits of each row of `models` on its part of `records`."""
+        """Return the logits of models, one tensor (records, outputs) for each.
+
+        Args:
+            clients: clients whose network is run.
+            models: flat vectors, one row for each of `parts`.
+            records: records of all clients.
+            parts: place in `records` of the part that each model is run on.
+        """
 
 
 def keeper_of(learner: Learner, records: Split) -> Keeper:
@@ -224,52 +241,49 @@ class Clients:
         return Outcome(self.gate.passes(releases, sent, question.number, public), {}, None)
 
     def _evaluate(self, question: Question, blank: bool = False) -> Outcome:
-        """Count the test records of clients in cells, by class and the score that the message's model gives them, and
-        pass the counts through the gate. What they send is noise alone where it is to be `blank`.
+        """Sum the rows of clients' test records that tell how far the message's model errs, and pass the sums through
+        the gate. What they send is noise alone where it is to be `blank`.
 
         Where records are protected, the network is run for one record at a time: none may move another's score.
         """
         task, model = self.learner.task, question.message[MODEL].to(self.device)
-        assert isinstance(task, Classification)
         self.gate.source.take_drawn()  # of a question that failed
         parts = []
         for client in question.clients:
-            rows = torch.full((1, cell_count(task)), math.nan)
+            rows = torch.full((1, task.evaluated), math.nan)
             if not blank:
                 with self.unchanged("evaluation"):
-                    rows = self._cells(task, model, client)
+                    rows = self._rows(task, model, client)
             value: Any = rows
             if self.protects_records:
                 value = Sealed(rows, "test", "cells", asked=(question.number, (client,)))
             elif len(rows):
                 value = rows.mean(dim=0, keepdim=True)
             else:  # it has none, and contributes nothing but noise
-                value = torch.zeros(1, cell_count(task))
+                value = torch.zeros(1, task.evaluated)
             public = Public(question.message, [client], {}, self.learner.layout.layers)
             parts.append(self.gate.passes(self.steps[STEP], {HISTOGRAM: value}, question.number, public))
         values = torch.cat([one.values[HISTOGRAM] for one in parts])
         passed = Passed({HISTOGRAM: values}, sum(one.rejected for one in parts), sum(one.bytes for one in parts))
         return Outcome(passed, {}, None, self._drawn(question, passed))
 
-    def _cells(self, task: Classification, model: Tensor, client: int) -> Tensor:
-        """(units, cells): a one in the cell of each test record of a client; of a person, the shares of its test
-        records in the cells."""
+    def _rows(self, task: Task, model: Tensor, client: int) -> Tensor:
+        """(units, entries): the row of each test record of a client; of a person, the mean row of its test records."""
         x, y = (tensor.to(self.device) for tensor in self.data.test.part(client))
         if not len(y):
-            return torch.zeros(0, cell_count(task))
+            return torch.zeros(0, task.evaluated)
         if self._keeper is not None:
             outputs = self._keeper.logits(model, x)
         else:
             outputs = Records(x, y, self.learner, 0).logits(model.contiguous())
         said = task.predict(outputs.detach().double()).cpu().numpy()
-        cells = torch.from_numpy(cells_of(task, said, y.cpu().numpy()))
-        ones = torch.nn.functional.one_hot(cells, cell_count(task)).float()
+        rows = torch.from_numpy(task.evaluation_rows(said, y.cpu().numpy()))
         persons = self.data.test.persons
         if self._keeper is None or persons is None:
-            return ones
+            return rows
         whose = torch.from_numpy(persons.codes(client))
-        shares = torch.zeros(int(persons.counts[client]), ones.shape[1]).index_add_(0, whose, ones)
-        return shares / shares.sum(dim=1, keepdim=True)
+        sums = torch.zeros(int(persons.counts[client]), rows.shape[1]).index_add_(0, whose, rows)
+        return sums / whose.bincount(minlength=len(sums)).unsqueeze(1)
 
     def _public(self, question: Question, me: Mapping[str, Tensor]) -> Public:
         """Copy the public states that bounds depend on, so that a step that changes its memory in place does not move
@@ -315,7 +329,7 @@ class Clients:
             else:
                 sizes = self.learner.layout.parts(len(clip)) if thresholds.separate else None
                 exit = self.gate.gradients(question.number, client, clip, sizes)
-        held_out = validation_records(len(units), self._held_out, self.gate.source, client).to(self.device)
+        held_out = validation_records(len(units), self._held_out, self.gate.source, client)
         bare = any(not release.private for release in releases)
         asked = (question.number, (client,))
         return self._kind(units, held_out, self._keeper, exit, bare, self._compiled, batch, asked)

@@ -1,13 +1,15 @@
-"""Evaluation that is paid for: one noised histogram of test records, of the server's model, after the last round.
+"""Evaluation that is paid for: one noised sum over test records, of the server's model, after the last round.
 
-An experiment with `evaluation_share` e keeps that share of its budget (of mu^2) for one question. Each test record
-falls into one public cell, by its class and the score that the *released* model gives it (`sordino.tasks.histogram`).
-Personal models are judged at the client alone: a training record may move all of their scores.
+An experiment with `evaluation_share` e keeps that share of its budget (of mu^2) for one question. Each test record has
+a row of a norm of at most one, which follows from its target and what the *released* model predicts for it. Of classes,
+it falls into one public cell by its class and score (`sordino.tasks.histogram`); of numbers, rows hold errors up to a
+public limit (`sordino.tasks.error_sums`), and of times squared errors of curves (`sordino.tasks.brier_sums`). Personal
+models are judged at the client alone: a training record may move all that they say.
 
-Where whole clients are protected, a client sends the shares of its test records in the cells, a vector of length one
-at most. With z the noise multiplier of a round, T turns and a share m for accuracies, rounds cost T / z^2 and the
-histogram s / z^2 of mu^2, so that it gets the share s = e T / (1 - e - m) of a round's budget. Where records are
-protected, it is a sum over the test records of all clients, each of length one, with noise that the clients share.
+Where whole clients are protected, a client sends the mean of its test records' rows, a vector of length one at most.
+With z the noise multiplier of a round, T turns and a share m for accuracies, rounds cost T / z^2 and the evaluation
+s / z^2 of mu^2, so that it gets the share s = e T / (1 - e - m) of a round's budget. Where records are protected, it is
+a sum over the test records of all clients, each of length one at most, with noise that the clients share.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.errors import UserError
 from sordino.federation.client import HISTOGRAM, MODEL, STEP, Question
 from sordino.federation.message import Message
 from sordino.federation.run_state import RunState
@@ -27,19 +28,11 @@ from sordino.federation.schedule import Schedule
 from sordino.federation.transport import Answer
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import CellCounts, Public, Releases, Update
-from sordino.tasks import Classification, Task
-from sordino.tasks.histogram import Released, cell_count, figures_of
-from sordino.tasks.judgement import Figure
+from sordino.tasks import Task
+from sordino.tasks.intervals import Figure, Released
 
 Ask = Callable[[Question, bool, Callable[[], None]], Answer]
 """A transport's `ask`: the question, whether to evaluate, and what charges for it before it is asked."""
-
-
-def check_task(task: Task) -> Classification:
-    """Refuse a task of which there is no such histogram."""
-    if not isinstance(task, Classification):
-        raise UserError(f"evaluation_share needs classes, but this task ({task.name}) has none: leave it out.")
-    return task
 
 
 def evaluation_steps(
@@ -51,12 +44,12 @@ def evaluation_steps(
         share: Share of the budget for it.
         others: Share of the budget for accuracies that sites share.
         turns: Most turns of a client that its budget pays for.
-        task: The classes.
+        task: The task.
         protects_records: Whether single records are protected, not whole clients.
     """
     if not share:
         return {}
-    cells = cell_count(check_task(task))
+    cells = task.evaluated
     if protects_records:
         return {STEP: {HISTOGRAM: CellCounts(1.0, share, cells)}}
     return {STEP: {HISTOGRAM: Update(1.0, share * turns / (1 - share - others), entries=cells)}}
@@ -69,8 +62,9 @@ class Evaluation:
     figures: dict[str, Figure | None]
     """Each with a 95 % interval that holds the noise; None where noise drowns what it is about."""
     noise: float
-    """Standard deviation of the noise on each cell."""
+    """Standard deviation of the noise on each entry of the sum."""
     cells: int
+    """Number of its entries."""
     records: float | None
     """Number of test records, from the noisy counts; None where each client counts as one."""
 
@@ -82,7 +76,7 @@ class Evaluation:
         more = "." if self.records is not None else ", or protect records: whole clients count as one each."
         return [
             f"The evaluation that was paid for says nothing of {', '.join(lost)}: noise of deviation {self.noise:.3g} "
-            f"on each of {self.cells} cells drowns the counts. Give evaluation_share more{more}"
+            f"on each of {self.cells} sums drowns the records. Give evaluation_share more{more}"
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,13 +123,13 @@ def ask_behind(
 def evaluate(
     ask: Ask, question: Question, steps: Mapping[str, Releases], gate: Gate, run_state: RunState, task: Task
 ) -> Evaluation:
-    """Ask clients for the histogram, and work out the figures that follow from it."""
+    """Ask clients for the noised sum, and work out the figures that follow from it."""
     sent = steps[STEP]
     means, deviations, _ = ask_behind(ask, question, sent, gate, run_state)
     counts, of_records = means[HISTOGRAM].double().numpy(), sent[HISTOGRAM].record_level
     released = Released(counts, deviations[HISTOGRAM], of_records)
-    figures = figures_of(check_task(task), released)
-    return Evaluation(figures, released.deviation, len(counts), float(counts.sum()) if of_records else None)
+    records = task.evaluated_records(counts) if of_records else None
+    return Evaluation(task.evaluation_figures(released), released.deviation, len(counts), records)
 
 
 def message_of(model: Tensor) -> Message:
@@ -144,7 +138,8 @@ def message_of(model: Tensor) -> Message:
 
 
 COUNTED = "counts of test records by class and score of the shared model, one cell each, Gaussian noise"
-"""Description of the histogram."""
+SUMMED = "sums over test records of errors of the shared model, each up to a public limit, Gaussian noise"
+"""Descriptions of the noised sum, for classes and for others."""
 NO_SHARED_MODEL = (
     "The share of the budget for an evaluation was not used: the server has no model that is the same for all clients, "
     "and others are judged at the clients alone."

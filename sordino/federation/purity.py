@@ -41,6 +41,8 @@ OURS = ("sordino", "builtins", "abc", "typing", "dataclasses")
 """Packages whose classes and modules are not compared."""
 NETWORKS = (*OURS, "torch")
 """Packages whose layers are not compared."""
+PYTHONS = sys.stdlib_module_names - {"__main__"}
+"""Python's own modules."""
 DEPTH, ENTRIES = 6, 2000
 """Depth to which tables and lists are compared, and entries of each: datasets may lie in a user's module."""
 SMALL = 2**16
@@ -205,7 +207,11 @@ class Look:
 
     def _network(self, value: nn.Module, depth: int) -> Any:
         """The attributes of a layer, and those of the layers in it, however deep."""
-        own = {name: one for name, one in vars(value).items() if name not in ("_modules", "training")}
+        # Which tensors a recurrent layer was run with last: binding it to a model, before each client, sets that anew.
+        last = (
+            ("_flat_weights", "_flat_weight_refs") if isinstance(value, nn.RNNBase) and id(value) in self._bound else ()
+        )
+        own = {name: one for name, one in vars(value).items() if name not in ("_modules", "training", *last)}
         parts = [(name, self.at(part, depth + 1)) for name, part in value._modules.items()]
         return parts, id(value) in self._bound or value.training, self._named(own, depth)
 
@@ -287,10 +293,20 @@ def _lazy(kind: type) -> list[str]:
 
 
 def _modules_of_hooks(network: nn.Module) -> list[str]:
-    """Return the modules of functions that a user attached to layers: hooks, and a replaced `forward`."""
+    """Return the modules of what a user attached to layers to be called: hooks, and a replaced `forward`, whether
+    functions, methods or objects."""
     hung = [one for part in network.modules() for value in vars(part).values() for one in _values(value)]
-    names = [one.__module__ for one in hung if isinstance(one, FunctionType)]
-    return [name for name in names if name.partition(".")[0] not in NETWORKS]
+    names = [name for one in hung if callable(one) and not isinstance(one, nn.Module) for name in _homes(one)]
+    return [name for name in names if name.partition(".")[0] not in (*NETWORKS, *PYTHONS)]
+
+
+def _homes(called: Any) -> list[str]:
+    """Return the modules in which the code of something that can be called was written."""
+    if isinstance(called, functools.partial):
+        return [name for one in (called.func, *called.args, *called.keywords.values()) for name in _homes(one)]
+    if isinstance(called, (MethodType, BuiltinMethodType)):
+        return [*_homes(getattr(called, "__func__", None)), *_homes(called.__self__)]
+    return [getattr(called, "__module__", None) or type(called).__module__]
 
 
 def _values(value: Any) -> Iterable[Any]:

@@ -1,4 +1,4 @@
-"""Rounds: the one that is open, the report of one that is over, and who is told of it."""
+"""Rounds: the one that is open, the report of one that is over, who is told of it, and figures over clients for it."""
 
 from __future__ import annotations
 
@@ -90,10 +90,14 @@ def worst(values: np.ndarray) -> float:
     return float(np.nanmin(values)) if np.isfinite(values).any() else float("nan")
 
 
-def worst_tenth(values: np.ndarray) -> float:
-    """Mean of the smallest tenth of the finite values, of at least one; `nan` when there is none."""
-    known = np.sort(values[np.isfinite(values)]).clip(min=0)  # of scores that have no lower bound, bad ones count as 0
-    return mean(known[: max(1, round(len(known) / 10))])
+def worst_tenth(values: np.ndarray, lower_is_better: bool = False) -> float:
+    """Mean of the worst tenth of the finite values, of at least one: the smallest, or the largest where
+    `lower_is_better`; `nan` when there is none."""
+    known = np.sort(values[np.isfinite(values)])
+    number = max(1, round(len(known) / 10))
+    if lower_is_better:
+        return mean(known[-number:])
+    return mean(known[:number].clip(min=0))  # of scores that have no lower bound, bad ones count as 0
 
 
 def gini(values: np.ndarray) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -31,9 +32,11 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from sordino.deploy.protocol.carrier import Failure, Waiting
+from sordino.deploy.protocol.versions import upgrade_advice, version_in
 from sordino.flower import keys
-from sordino.flower.link import HEADER, Link, LinkError
+from sordino.flower.link import HEADER, OUTDATED, Link, LinkError
 from sordino.flower.messages import KIND, HeaderInterceptor, retry, to_send, unwrap, wrap
+from sordino.version import VERSION
 
 PROJECT = b"""[project]
 name = "sordino"
@@ -69,15 +72,26 @@ LARGEST_PUSH = 2**26
 class FlowerCarrier:
     """Carries bytes to sites and back, over a running SuperLink."""
 
-    def __init__(self, link: Link, node_keys: Sequence[str]) -> None:
-        """Start a run at the SuperLink `link`; `node_keys` are the public keys with which sites may connect."""
-        self._link = link
+    def __init__(self, link: Link, node_keys: Sequence[str], refused: Callable[[int, str], None] | None = None) -> None:
+        """Start a run at a SuperLink.
+
+        Args:
+            link: The SuperLink.
+            node_keys: Public keys with which sites may connect.
+            refused: Called once with the place of a key in `node_keys`, and a sentence, where the site with this key
+                has a version that cannot connect.
+        """
+        self._link, self._refused = link, refused
+        shown = {base64.b64encode(keys.public_pem(text)).decode(): place for place, text in enumerate(node_keys)}
+        self._unheard = shown
+        """Places of keys, as sites show them, of sites that have not been refused for their version."""
         self._heads = HeaderInterceptor({HEADER: link.secret})
         self._control = ControlHttpClient(
             f"https://{link.address}",
             interceptors=[self._heads, RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
             verify=link.trust,
         )
+        self._plain = httpx.Client(verify=link.trust, headers={HEADER: link.secret}, timeout=CALL_SECONDS)
         self._connected: dict[int, str] = {}
         """Time at which each node last connected, as of the last check."""
         self._stopping = threading.Event()
@@ -90,6 +104,7 @@ class FlowerCarrier:
 
     def nodes(self) -> list[int]:
         """Nodes that are connected now."""
+        self._tell_outdated()
         answer = self._call(self._client.GetNodes, GetNodesRequest())
         return [node.node_id for node in answer.nodes]
 
@@ -113,6 +128,15 @@ class FlowerCarrier:
         for node in list(trip.waiting):
             yield node, Failure("it did not answer in time")
 
+    def _tell_outdated(self) -> None:
+        """Tell of sites whose versions cannot connect; whoever shows a site's key counts as that site."""
+        if self._refused is None:
+            return
+        with contextlib.suppress(httpx.HTTPError, ValueError):
+            told = self._plain.get(f"https://{self._link.address}{OUTDATED}").json()
+            for key in self._unheard.keys() & told.keys():
+                self._refused(self._unheard.pop(key), upgrade_advice(version_in(told[key]), VERSION))
+
     def is_alive(self) -> bool:
         """Whether the SuperLink's process is there."""
         try:
@@ -130,6 +154,7 @@ class FlowerCarrier:
                 self._client.PushTaskOutput(PushTaskOutputRequest(sub_status="completed", details=""))
             self._client.close()
             self._control.close()
+            self._plain.close()
 
     # ---- starting
 

@@ -23,16 +23,26 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
+from sordino.deploy.protocol.versions import SPOKEN, is_understood
 from sordino.errors import UserError
 from sordino.flower import QUIET, keys
 from sordino.util.files import keep_rotating, rotate
 
 HEADER = "x-sordino-operator"
+VERSION_HEADER = "x-sordino-version"
+"""Header in which a site and the server tell each other protocol and version when they connect."""
 REFUSED = "This server is for the sites of its roster."
+OTHER_PROTOCOL = "Site and server have versions of Sordino that do not understand each other."
 TOO_LARGE = "The request is larger than a site's answer may be."
 FLEET, HEALTH = "/v1/fleet/", "/health"
 """Paths that are open to sites."""
+ACTIVATES = f"{FLEET}activate-node"
+"""Path at which a site connects."""
+OUTDATED = "/outdated"
+"""Path at which the operator learns which sites with another protocol wanted to connect."""
+MOST_OUTDATED = 1000
 STARTS_RUN = "/v1/control/start-run"
 """Path that the operator requests when all sites are registered."""
 START_SECONDS = 120.0
@@ -54,13 +64,18 @@ class Guard:
     def __init__(self, app: Application, secret: str, max_request_bytes: int) -> None:
         self.app, self.secret, self.max_request_bytes = app, secret.encode(), max_request_bytes
         self.registered = False
+        self.outdated: dict[str, str | None] = {}
+        """What sites with another protocol told of themselves, by the key that they showed, unchecked."""
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass a request on, or answer it with a refusal."""
+        send = _telling_version(send) if scope.get("path") == ACTIVATES else send
         status = self._refusal(scope)
         if status is not None:
             if scope["type"] == "http":
                 await _refuse(send, status)
+        elif scope.get("path") == OUTDATED:
+            await _answer(send, httpx.codes.OK, self.outdated)
         elif scope["type"] == "lifespan" or self._is_operator(scope):
             await self.app(scope, receive, send)
             self.registered |= scope.get("path") == STARTS_RUN
@@ -77,19 +92,55 @@ class Guard:
             return httpx.codes.FORBIDDEN
         if path.startswith(FLEET) and not self.registered:
             return httpx.codes.SERVICE_UNAVAILABLE
+        if path == ACTIVATES and not self._understands(scope):
+            return httpx.codes.UPGRADE_REQUIRED
         lengths = [value for name, value in scope.get("headers", ()) if name == b"content-length"]
         too_long = any(not value.isdigit() or int(value) > self.max_request_bytes for value in lengths)
         return httpx.codes.REQUEST_ENTITY_TOO_LARGE if too_long and not self._is_operator(scope) else None
+
+    def _understands(self, scope: Scope) -> bool:
+        """Whether a site that connects has the protocol of this server; one that has not is noted for the operator."""
+        spoken = _header(scope, VERSION_HEADER)
+        if is_understood(spoken):
+            return True
+        if len(self.outdated) < MOST_OUTDATED:
+            self.outdated[_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER) or ""] = spoken
+        return False
 
     def _is_operator(self, scope: Scope) -> bool:
         given = [value for name, value in scope.get("headers", ()) if name == HEADER.encode()]
         return len(given) == 1 and hmac.compare_digest(given[0], self.secret)
 
 
+def _header(scope: Scope, wanted: str) -> str | None:
+    """First value of a request's header, at most 1,000 bytes of it; None where it has none."""
+    for name, value in scope.get("headers", ()):
+        if name == wanted.encode():
+            return str(value[:1000].decode("latin-1"))
+    return None
+
+
+def _telling_version(send: Any) -> Any:
+    """Function that sends an answer with the server's protocol and version in a header."""
+
+    async def sends(event: Any) -> None:
+        if event["type"] == "http.response.start":
+            told = (VERSION_HEADER.encode(), SPOKEN.encode())
+            event = {**event, "headers": [*event.get("headers", ()), told]}
+        await send(event)
+
+    return sends
+
+
 async def _refuse(send: Any, status: int) -> None:
     """Answer a request with a refusal; nothing more of the request is read."""
-    too_large = status == httpx.codes.REQUEST_ENTITY_TOO_LARGE
-    body = json.dumps({"detail": TOO_LARGE if too_large else REFUSED}).encode()
+    told = {httpx.codes.REQUEST_ENTITY_TOO_LARGE: TOO_LARGE, httpx.codes.UPGRADE_REQUIRED: OTHER_PROTOCOL}
+    await _answer(send, status, {"detail": told.get(httpx.codes(status), REFUSED)})
+
+
+async def _answer(send: Any, status: int, content: Any) -> None:
+    """Answer a request with JSON."""
+    body = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
     await send({"type": "http.response.body", "body": body})

@@ -32,11 +32,14 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from sordino.deploy.monitor import SITE, Monitor, answering
+from sordino.deploy.protocol.versions import SPOKEN, is_understood, upgrade_advice, version_in
 from sordino.deploy.site.site import Site
 from sordino.errors import UserError
 from sordino.flower import keys
+from sordino.flower.link import ACTIVATES, VERSION_HEADER
 from sordino.flower.messages import TRANSIENT_STATUS, is_untrusted, retry, to_send, unwrap, wrap
 from sordino.flower.serving import parse_address
+from sordino.version import VERSION
 
 HEARTBEAT_SECONDS = 10.0
 """Shortest interval that Flower accepts; after two without a heartbeat the server counts a node as gone."""
@@ -49,7 +52,10 @@ SLOWEST_POLL = 1.0
 RETRY_SECONDS = 2.0
 SKEW_SECONDS = 4.0
 """Seconds that a site's clock may be ahead of the server's before the site is told; Flower accepts 5."""
-NOT_OURS = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="This site runs no Flower apps, only Sordino.")
+NOT_OURS = Error(
+    code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    reason=f"This site runs no Flower apps, only Sordino {VERSION}; an earlier server of Sordino must be upgraded.",
+)
 Tell = Callable[[str], None]
 
 
@@ -69,6 +75,22 @@ class ServerAddress:
     """Host and port, as in fl.example.org:8000."""
     authority: Path
     """Certificate file of the authority that issued the server's certificate."""
+
+
+class _Versions:
+    """Tells the server this site's protocol and version, and keeps what the server tells."""
+
+    def __init__(self) -> None:
+        self.server: str | None = None
+        """Protocol and version of the server; None where it told none when the site connected."""
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Send a request with the version, and keep that of the server."""
+        context.request.headers[VERSION_HEADER] = SPOKEN
+        response = call_next(context)
+        if context.request.url.path == ACTIVATES:
+            self.server = response.headers.get(VERSION_HEADER)
+        return response
 
 
 class _CertificateKeeper:
@@ -94,6 +116,7 @@ class Connection:
 
     def __init__(self, server: ServerAddress, folder: Path) -> None:
         self.server = server
+        self.versions = _Versions()
         key = keys.node_key(folder)
         self._public = public_key_to_bytes(key.public_key())
         self._client = FleetHttpClient(
@@ -102,6 +125,7 @@ class Connection:
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(key, key.public_key()),
                 _CertificateKeeper(folder),
+                self.versions,
             ],
             verify=keys.tls_context(server.authority),
         )
@@ -175,6 +199,8 @@ def take_part(
         if connection is None:
             return
         told(f"Connected to {server.address}.")
+        if not is_understood(connection.versions.server):
+            told(_explain_versions(server, connection))
         monitor.add("sordino_site_connections_total")
         monitor.set("sordino_site_connected", 1)
         monitor.set("sordino_certificate_expiry_seconds", keys.shown_expiry(folder))
@@ -243,6 +269,8 @@ def _connect(server: ServerAddress, folder: Path, told: _TellOnce, stop: Callabl
                 refused_until = None
                 _wait(RETRY_SECONDS, stop)
                 continue
+            if _is_of_other_version(error):
+                raise NotAdmittedError(_explain_versions(server, connection)) from error
             late = _explain_clock_skew(error)
             if late is not None:
                 raise NotAdmittedError(late) from error
@@ -264,6 +292,16 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error, httpx.HTTPStatusError):
         return error.response.status_code in TRANSIENT_STATUS
     return isinstance(error, httpx.TransportError)
+
+
+def _is_of_other_version(error: Exception) -> bool:
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UPGRADE_REQUIRED
+
+
+def _explain_versions(server: ServerAddress, connection: Connection) -> str:
+    """Sentence on a server with another protocol, and who must upgrade."""
+    advice = upgrade_advice(VERSION, version_in(connection.versions.server))
+    return f"The server {server.address} and this site do not understand each other. {advice}"
 
 
 def _explain_untrusted(server: ServerAddress, why: str) -> str:

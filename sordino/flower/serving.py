@@ -167,6 +167,7 @@ def serve(
     node_keys: Sequence[str],
     max_answer_bytes: int,
     fork: Callable[[Link], None] | None = None,
+    refused: Callable[[int, str], None] | None = None,
 ) -> Iterator[FlowerCarrier]:
     """Run a SuperLink until the end of the block, with this process as the run's server.
 
@@ -176,6 +177,7 @@ def serve(
         node_keys: Public keys with which sites may connect.
         max_answer_bytes: Size of the largest answer of a site (`DeployedTerms.largest_answer`).
         fork: Called while the SuperLink starts; a trial starts the processes of its sites in it.
+        refused: Called with the place of a key and a sentence where that site's version cannot connect.
     """
     keys.check_server_keys(folder)
     link = Link(folder, *address, folder, max_answer_bytes)
@@ -184,7 +186,7 @@ def serve(
         if fork is not None:
             fork(link)
         link.wait()
-        carrier = FlowerCarrier(link, node_keys)
+        carrier = FlowerCarrier(link, node_keys, refused)
         try:
             yield carrier
         finally:

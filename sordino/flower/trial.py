@@ -149,7 +149,7 @@ class SiteProcesses:
 
 
 @dataclass(frozen=True)
-class Processes:
+class TrialProcesses:
     """Running processes of a trial."""
 
     carrier: FlowerCarrier
@@ -157,7 +157,7 @@ class Processes:
 
 
 @contextlib.contextmanager
-def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) -> Iterator[Processes]:
+def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) -> Iterator[TrialProcesses]:
     """Run a server and the processes of its sites until the end of the block.
 
     Args:
@@ -173,7 +173,7 @@ def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) 
     sites = SiteProcesses(folders, ServerAddress(f"127.0.0.1:{port}", server / keys.AUTHORITY))
     try:
         with serving.serve(server, ("127.0.0.1", port), node_keys, max_answer_bytes, sites.start) as carrier:
-            yield Processes(carrier, sites)
+            yield TrialProcesses(carrier, sites)
     finally:
         sites.stop()
         shutil.rmtree(server / "home", ignore_errors=True)
@@ -217,7 +217,7 @@ ROSTER = "roster.toml"
 class Trial:
     """A server and its sites, all running; no question has been asked yet."""
 
-    processes: Processes
+    processes: TrialProcesses
     store: Store
     folders: Sequence[Path]
     rounds: int

@@ -78,7 +78,11 @@ class Tether:
         """Add it to `gradient` in place, for one client."""
         difference = model - self.start
         difference.index_fill_(0, self._others, 0)
-        gradient.add_(difference, alpha=float(self._factor(difference)))
+        factor = self._factor(difference)
+        if gradient.device.type == "cpu":
+            gradient.add_(difference, alpha=float(factor))
+        else:  # reading the number would wait for all that the device has to do
+            gradient.addcmul_(difference, factor)
 
     def at(self, places: Tensor) -> Tether:
         """The penalty on the entries at `places` alone; all that the mask counts must be among them."""

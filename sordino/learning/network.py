@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from sordino.errors import UserError
-from sordino.learning.parameters import Layout
+from sordino.learning.parameters import Layout, places_of
 from sordino.learning.stacked import Chain
 from sordino.learning.vmapped import under_vmap
 from sordino.models.arrangement import arrange
@@ -98,7 +98,9 @@ class Learner:
         self.module = arrange(module)
         """The network as it is run for one client; its layers are those of the network as it was written."""
         self.layout = Layout.of(module)
+        self._places = places_of(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._recurrent = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
         self._bound: Tensor | None = None
         self.chain = Chain.of(module, task.slopes)
         self._keepers: dict[tuple[int, ...], Keeper] = {}
@@ -109,6 +111,8 @@ class Learner:
             return
         for parameter, piece in zip(self._parameters, self.layout.named(flat).values(), strict=True):
             parameter.data = piece
+        for layer in self._recurrent:  # they hold on to the tensors that they were run with last
+            layer._init_flat_weights()
         self._bound = flat
 
     def unbind(self, device: torch.device) -> None:
@@ -127,7 +131,10 @@ class Learner:
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """The network's output, as a differentiable function of `flat`."""
-        return functional_call(self.written, self.layout.named(flat), (x,))
+        named = self.layout.named(flat)
+        parameters = {place: named[name] for place, name in self._places.items()}
+        outputs: Tensor = functional_call(self.written, parameters, (x,), tie_weights=False)
+        return outputs
 
     def stacked_logits(self, models: Tensor, x: Tensor) -> Tensor:
         """The outputs of many clients' models (or of one for all) on their records: (clients, records, width)."""

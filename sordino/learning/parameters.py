@@ -62,6 +62,19 @@ class Layout:
         return {name: piece.reshape(shape) for name, shape, piece in pieces}
 
 
+def places_of(module: nn.Module) -> dict[str, str]:
+    """Name in the `Layout` of a network's trainable parameters by each place where they are found. Layers may share a
+    parameter; a layer that is found at two places has one, so that whoever puts others in their place puts back what
+    was there."""
+    names = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    found = {}
+    for path, layer in module.named_modules():
+        for name, parameter in layer.named_parameters(prefix=path, recurse=False):
+            if id(parameter) in names:
+                found[name] = names[id(parameter)]
+    return found
+
+
 def flatten(module: nn.Module) -> Tensor:
     """A network's trainable parameters as one vector, copied."""
     return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])

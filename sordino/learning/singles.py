@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from sordino.errors import UserError
 from sordino.learning.network import Batch, Learner
@@ -101,20 +101,18 @@ class Singles:
 
     def _gradient(self, flat: Tensor, batch: Batch) -> Callable[..., Tensor]:
         """The gradient of one record's loss, as a function of the model, the record and its target."""
-        module, layout = self.learner.written, self.learner.layout
 
         def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
             leaf = flat.detach().requires_grad_()
             alone = Batch(x.unsqueeze(0), y.unsqueeze(0), y.unsqueeze(0), None)
-            total = self.learner.loss(functional_call(module, layout.named(leaf), (alone.x,)), alone).sum()
+            total = self.learner.loss(self.learner.logits(leaf, alone.x), alone).sum()
             return torch.autograd.grad(total, leaf)[0]
 
         return self._graph(one, "gradient", flat, batch.x[0], batch.y[0])
 
     def _logits(self, flat: Tensor, x: Tensor) -> Callable[..., Tensor]:
         def one(flat: Tensor, x: Tensor) -> Tensor:
-            named = self.learner.layout.named(flat)
-            return functional_call(self.learner.written, named, (x.unsqueeze(0),)).squeeze(0)
+            return self.learner.logits(flat, x.unsqueeze(0)).squeeze(0)
 
         return self._graph(one, "logits", flat, x[0])
 
@@ -144,13 +142,12 @@ class PersonKeeper(Singles):
 
     def _gradient(self, flat: Tensor, batch: Batch) -> Callable[..., Tensor]:
         """The gradient of one person's loss, as a function of the model, its rows, their targets and shares."""
-        module, layout = self.learner.written, self.learner.layout
         assert batch.weight is not None
 
         def one(flat: Tensor, x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
             leaf = flat.detach().requires_grad_()
             rows = Batch(x, y, y, None)
-            losses = self.learner.loss(functional_call(module, layout.named(leaf), (x,)), rows)
+            losses = self.learner.loss(self.learner.logits(leaf, x), rows)
             return torch.autograd.grad((losses * shares).sum(), leaf)[0]
 
         return self._graph(one, "gradient", flat, batch.x[0], batch.y[0], batch.weight[0])

@@ -71,6 +71,8 @@ class Chain:
             return None
         if any(map(has_hooks, module.modules())):
             return None  # what it computes is not what its layers do one after the other
+        if len(list(module.parameters())) < sum(len(list(layer.parameters())) for layer in module):
+            return None  # layers share parameters
         layers: list[Linear | type[nn.Module]] = []
         begin = 0
         for layer in module:

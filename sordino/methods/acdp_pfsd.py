@@ -1,5 +1,5 @@
-"""ACDP-pFSD ("A Personalized Federated Self-Decoupled Distillation Framework with User-level Differential Privacy
-based Adaptive Clipping").
+"""ACDP-pFSD ("ACDP-pFSD: A Personalized Federated Self-Decoupled Distillation Framework with User-level Differential
+Privacy based Adaptive Clipping", 2024, the year of its released code: the manuscript names neither authors nor venue).
 
 Each client starts from the global model and learns from its records and from its own model of the last time it
 took part: that teacher's opinion of the true class and its opinion of the other classes are distilled separately
@@ -91,7 +91,7 @@ class ACDPpFSD(Clipped):
     """Self-decoupled distillation, and a threshold chosen by PPO."""
 
     title: ClassVar[str] = "clients distil from their own last model; an agent chooses the clipping threshold"
-    paper: ClassVar[str] = "ACDP-pFSD, a personalized federated self-decoupled distillation framework"
+    paper: ClassVar[str] = "ACDP-pFSD, a personalized federated self-decoupled distillation framework, 2024"
     caveats: ClassVar[dict[Variant, str]] = {
         "paper": "with clipping=ppo loss and accuracy leave without privacy and steer the threshold; the published "
         "epsilon covers only the sum of updates, for an outside observer",

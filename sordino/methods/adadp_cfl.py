@@ -1,5 +1,5 @@
-"""AdaDP-CFL (Yang, Ma: "AdaDP-CFL: Cluster Federated Learning with Adaptive Clipping Threshold Differential Privacy"),
-clustered federated learning, a fork of PACFL.
+"""AdaDP-CFL (Yang, Ma: "AdaDP-CFL: Cluster Federated Learning with Adaptive Clipping Threshold Differential Privacy",
+IWQoS 2024), clustered federated learning, a fork of PACFL.
 
 Before training, clients are grouped by how their data lie: subspaces of their records, principal angles between them,
 hierarchical clustering at an angle. Each cluster has a model, averaged over its members; after each round a proximal
@@ -83,7 +83,7 @@ class AdaDPCFL(RecordLevel):
     """Clusters of clients, and thresholds chosen by DDPG."""
 
     title: ClassVar[str] = "clients are clustered by their data's subspaces; an agent chooses each client's threshold"
-    paper: ClassVar[str] = "AdaDP-CFL, clustered federated learning with adaptive differential privacy"
+    paper: ClassVar[str] = "Yang, Ma, IWQoS 2024"
     caveats: ClassVar[dict[Variant, str]] = {
         "paper": "singular vectors leave as they are, and with clipping=ddpg losses and accuracies too, from which "
         "thresholds follow",

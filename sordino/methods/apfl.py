@@ -1,4 +1,4 @@
-"""APFL (Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020).
+"""APFL (Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020 (arXiv 2003.13461)).
 
 Each client predicts with a mixture of two models, alpha v + (1 - alpha) w: v is its own, w its copy of the global one.
 Batch by batch w is trained as in FedAvg and v so that the mixture gets better. alpha is fixed, or takes one gradient

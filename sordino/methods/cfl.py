@@ -1,5 +1,5 @@
 """CFL (Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
-Constraints", 2020), without privacy.
+Constraints", IEEE TNNLS 2020), without privacy.
 
 All clients begin in one cluster and train by FedAvg. Where a cluster's average has all but stopped moving although
 single clients still pull hard, they pull into different directions: the cluster is parted into the two halves whose

@@ -1,8 +1,8 @@
-"""DP-FedAvg, client level (McMahan et al., "Learning Differentially Private Recurrent Language Models", 2018).
+"""DP-FedAvg, client level (McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018).
 
 Clients start from the global model, train for E epochs and send what changed, clipped to C and noised; the
 server adds the plain average. The threshold is fixed, or follows a quantile of the update norms (Andrew et
-al., "Differentially Private Learning with Adaptive Clipping", 2021), which costs a share of the budget.
+al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021), which costs a share of the budget.
 
 Departures: the average is uniform, because weights by data size raise the sensitivity to C max p_i; who
 takes part is not treated as secret, because the server knows it.

@@ -1,6 +1,6 @@
 """IFCA, client level: clustered averaging (Ghosh et al., "An Efficient Framework for Clustered Federated Learning",
 NeurIPS 2020) of clipped and noised updates (McMahan et al., "Learning Differentially Private Recurrent Language
-Models", 2018).
+Models", ICLR 2018).
 
 Every client takes the model of the least loss on its own training records and sends one vector with a part for each of
 the k models: its clipped update where it chose, zeros elsewhere. The noise covers all parts, so nobody learns from the

@@ -1,4 +1,5 @@
-"""DP-SCAFFOLD, record level (Noble et al., "Differentially Private Federated Learning on Heterogeneous Data", 2022).
+"""DP-SCAFFOLD, record level (Noble et al., "Differentially Private Federated Learning on Heterogeneous Data",
+AISTATS 2022).
 
 SCAFFOLD whose local gradients are clipped for each record and noised. Model and control variate are made of these noisy
 gradients alone, so sending both costs what the gradients cost, and the epsilon holds against the server too.

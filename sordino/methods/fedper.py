@@ -1,4 +1,5 @@
-"""FedPer (Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers", 2019).
+"""FedPer (Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers",
+2019 (arXiv 1912.00818)).
 
 The network's last layers are personal: each client keeps its own, and they never leave. All layers are trained
 together; only what changed in the body is sent, clipped and noised, and averaged.

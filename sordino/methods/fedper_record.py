@@ -1,5 +1,5 @@
 """FedPer, record level (Arivazhagan, Aggarwal, Singh, Choudhary: "Federated Learning with Personalization Layers",
-2019).
+2019 (arXiv 1912.00818)).
 
 DP-SGD at each client, all layers together. The network's last layers are personal: each client keeps its own, and only
 what changed in the others is sent and averaged.

@@ -1,5 +1,5 @@
 """PAC-DP (Zhou, Cai, Dai, Yang, Luo, Cai: "PAC-DP: Personalized Adaptive Clipping for Differentially Private Federated
-Learning").
+Learning", 2026 (arXiv 2603.24003)).
 
 Every client has its own budget epsilon_i. Its clipping threshold follows from the budget by a curve F that was fitted
 beforehand by simulating on public data which threshold is best at which budget, times a schedule that holds and then
@@ -60,7 +60,7 @@ class PACDP(RecordLevel):
     """Per-client budgets, and thresholds from a curve fitted on public data."""
 
     title: ClassVar[str] = "each client has its own budget; thresholds follow from it by a curve fitted on public data"
-    paper: ClassVar[str] = "PAC-DP, personalized adaptive clipping"
+    paper: ClassVar[str] = "Zhou, Cai, Dai, Yang, Luo, Cai, 2026 (arXiv 2603.24003)"
     caveats: ClassVar[dict[Variant, str]] = {
         "paper": "the published accounting charges one release for each round although every local step releases one, "
         "and its sensitivity holds for a removed record, not for a replaced one",

@@ -21,9 +21,10 @@ from sordino.errors import UserError, unknown
 from sordino.models.checks import check
 from sordino.models.networks import NETWORKS, Network
 from sordino.models.own import load
+from sordino.tasks import Survival, Task
 from sordino.util.import_by_name import is_dotted
 
-__all__ = ["build", "check", "default", "names"]
+__all__ = ["build", "check", "check_task", "default", "linear", "names"]
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
@@ -56,13 +57,27 @@ def default(shape: tuple[int, ...]) -> str:
     """Name of the network that a user gets without asking for one: small, since noise grows with its parameters.
 
     `logistic` for rows of numbers, however many columns they have, and for images of at most 64 numbers; `lenet` for
-    images of 28x28 and more; `mlp` for the rest.
+    images of 28x28 and more; `mlp` for the rest. Where it is linear, `linear` says which one suits the task.
     """
     if len(shape) == 1 or math.prod(shape) <= 64:
         return "logistic"
     if len(shape) == 3 and min(shape[1:]) >= 28:
         return "lenet"
     return "mlp"
+
+
+def linear(task: str) -> str:
+    """Name of the linear network for a kind of task."""
+    return "hazards" if task == Survival.name else "logistic"
+
+
+def check_task(name: str, task: Task) -> None:
+    """Refuse the network `name` for a task that it cannot learn: with one slope for all classes, or for all numbers, it
+    would predict the same for all records, or the same of all numbers."""
+    if name == linear(Survival.name) and task.name != Survival.name:
+        raise UserError(
+            f"The model {name!r} has one slope for all intervals of time, but the task is {task.name}: take logistic."
+        )
 
 
 def _check_options(name: str, network: Network, options: dict[str, Any]) -> None:

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sordino.errors import UserError
+from sordino.errors import FAILURES, UserError
+from sordino.models.tokens import find_vocabulary
+from sordino.util.import_by_name import user_code_error
 
 NOTHING = "nothing"
 """Declaration of weights that no data have trained."""
@@ -82,9 +84,10 @@ class FrozenNorm(nn.Module):
 class Adapted(nn.Module):
     """A frozen backbone, always in evaluation mode, with adapters in its linear layers; then a linear head."""
 
-    def __init__(self, backbone: nn.Module, head: nn.Linear, trained_on: str) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Linear, trained_on: str, tokens: int | None) -> None:
         super().__init__()
         self.backbone, self.head, self.trained_on = backbone, head, trained_on
+        self.inputs = None if tokens is None else f"tokens:{tokens}"
         self.train()
 
     def train(self, mode: bool = True) -> Adapted:
@@ -138,24 +141,46 @@ def adapt(
             'Say which public data the backbone was trained on, as in trained_on="ImageNet"; "nothing" where its '
             "weights are random."
         )
+    if not isinstance(backbone, nn.Module):
+        raise UserError(f"The backbone is a torch.nn.Module, not a {type(backbone).__name__}.")
     backbone.eval().requires_grad_(False)
-    found = [name for name, layer in backbone.named_modules() if _is_linear(layer) and (only is None or only(name))]
-    if not found:
+    # A layer that stands in several places has several names, and one adapter.
+    places = list(backbone.named_modules(remove_duplicate=False))
+    instead: dict[nn.Module, nn.Module] = {}
+    for name, layer in places:
+        if layer not in instead and _is_linear(layer) and (only is None or only(name)):
+            assert isinstance(layer, nn.Linear)
+            instead[layer] = LowRank(layer, min(rank, *layer.weight.shape), float(alpha or rank))
+    if not instead:
         raise UserError(
             "The backbone has no linear layers to put adapters into: use it as features (`features = "
             '"backbone.py:factory"`), with a head behind it.'
         )
+    instead |= {layer: FrozenNorm(layer) for layer in backbone.modules() if isinstance(layer, _BatchNorm)}
     whole = nn.ModuleDict({"backbone": backbone})  # the backbone may be a linear layer itself
-    for name in found:
-        layer = whole["backbone"].get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        _replace(whole, name, LowRank(layer, min(rank, *layer.weight.shape), float(alpha or rank)))
-    for name, layer in list(whole["backbone"].named_modules()):
-        if isinstance(layer, _BatchNorm):
-            _replace(whole, name, FrozenNorm(layer))
-    with torch.no_grad():
-        width = whole["backbone"](torch.zeros(1, *shape)).flatten(1).shape[1]
-    return Adapted(whole["backbone"], nn.Linear(width, classes), trained_on)
+    for name, layer in places:
+        if layer in instead:
+            _replace(whole, name, instead[layer])
+    tokens = find_vocabulary(whole["backbone"], shape)
+    width = _features_of(whole["backbone"], shape, tokens)
+    return Adapted(whole["backbone"], nn.Linear(width, classes), trained_on, tokens)
+
+
+def _features_of(backbone: nn.Module, shape: tuple[int, ...], tokens: int | None) -> int:
+    """Number of features that a backbone makes of one record."""
+    record = torch.zeros(1, *shape, dtype=torch.float32 if tokens is None else torch.int64)
+    try:
+        with torch.no_grad():
+            found = backbone(record)
+    except FAILURES as error:
+        raise user_code_error(f"The backbone fails on records of shape {shape}", error) from error
+    if not isinstance(found, Tensor) or found.dim() < 2 or len(found) != 1 or not found.is_floating_point():
+        got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise UserError(
+            f"The backbone's features of one record of shape {shape} have {got}; they must be floating-point numbers "
+            "of shape (1, ...), one row for each record."
+        )
+    return found.flatten(1).shape[1]
 
 
 def _is_linear(layer: nn.Module) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import copy
+import functools
 from collections.abc import Mapping
-from types import MemberDescriptorType
+from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
 import numpy as np
@@ -113,22 +115,32 @@ def _find_change(module: nn.Module, first: Tensor, second: Tensor) -> str | None
 
     The second pass is watched: what is made once, like a table of positions, is allowed.
     """
-    with torch.no_grad():
-        module.train()(first)
-        before = _state(module)
-        module(second)
-    after = _state(module)
-    return next((key for key in after if key not in before or not _same(before[key], after[key])), None)
+    module.train()
+    return find_change_in_evaluation(module, first, second)
 
 
 def find_change_in_evaluation(module: nn.Module, first: Tensor, second: Tensor) -> str | None:
     """`_find_change` for a frozen network, which is never trained."""
     with torch.no_grad():
         module(first)
-        before = _state(module)
+        before = held_by(module)
         module(second)
-    after = _state(module)
+    return find_change_since(before, module)
+
+
+def find_change_since(before: Mapping[str, Any], module: nn.Module) -> str | None:
+    """Name of what a network holds otherwise than `before`, when `held_by` looked; None if nothing has changed."""
+    after = held_by(module)
     return next((key for key in after if key not in before or not _same(before[key], after[key])), None)
+
+
+def remembers_first(module: nn.Module, first: Tensor, second: Tensor) -> bool:
+    """Whether a frozen network that has run on nothing yet works otherwise ever after for the first records it sees."""
+    one, other = copy.deepcopy(module), copy.deepcopy(module)
+    with torch.no_grad():
+        one(first)
+        other(second)
+        return not _close(one(first), other(first))
 
 
 def mixes_in_evaluation(module: nn.Module, x: Tensor, others: Tensor) -> bool:
@@ -137,14 +149,14 @@ def mixes_in_evaluation(module: nn.Module, x: Tensor, others: Tensor) -> bool:
     return _mixes_in_mode(module, x, others) or _slope_of_others(module, many) > 0
 
 
-def _state(module: nn.Module) -> dict[str, Any]:
+def held_by(module: nn.Module) -> dict[str, Any]:
     """Copies of everything that a network holds, by kind and name; internals of torch's layers are left out."""
     internal = nn.Module().__dict__.keys()
     state: dict[str, Any] = {f"buffer {path!r}": buffer.clone() for path, buffer in module.named_buffers()}
     state |= {f"parameter {path!r}": parameter.detach().clone() for path, parameter in module.named_parameters()}
     for path, part in module.named_modules():
         for key, value in vars(part).items():
-            if key not in internal:
+            if key not in internal or key.endswith("_hooks"):
                 state[f"attribute {f'{path}.{key}'.lstrip('.')!r}"] = _copy_value(value)
     return state
 
@@ -166,9 +178,24 @@ def _copy_value(value: Any, depth: int = 4) -> Any:
         found = [_copy_value(one, depth - 1) for one in value.flat]
     elif depth and isinstance(value, list | tuple | set | frozenset | collections.deque):
         found = [_copy_value(one, depth - 1) for one in value]
+    elif depth and isinstance(value, FunctionType | MethodType | functools.partial):
+        found = [_copy_value(one, depth - 1) for one in _carried(value)]
     elif depth and not isinstance(value, type):
         found = {name: _copy_value(one, depth - 1) for name, one in attributes(value).items()}
     return found
+
+
+def _carried(called: FunctionType | MethodType | functools.partial[Any]) -> list[Any]:
+    """Values that a function, a method or a partial function carries about."""
+    if isinstance(called, functools.partial):
+        return [called.func, called.args, called.keywords]
+    if isinstance(called, MethodType):
+        return [called.__self__]
+    held: list[Any] = [called.__defaults__, called.__kwdefaults__, vars(called)]
+    for cell in called.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            held.append(cell.cell_contents)
+    return held
 
 
 def attributes(value: object) -> dict[str, Any]:

@@ -165,6 +165,24 @@ def head(shape: Shape, outputs: int) -> nn.Module:
     return sequence(flatten=nn.Flatten(), fc=nn.Linear(math.prod(shape), outputs, bias=False))
 
 
+class SharedSlope(nn.Module):
+    """A linear function of a record, the same for all outputs but for an offset of each."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(inputs)
+        self.weight = nn.Parameter(torch.empty(1, inputs).uniform_(-limit, limit))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight.T + self.bias
+
+
+def hazards(shape: Shape, outputs: int) -> nn.Module:
+    """Proportional odds of the event in all intervals of time, as Cox's model for discrete time (Cox 1972)."""
+    return SharedSlope(math.prod(shape), outputs)
+
+
 def mlp(shape: Shape, outputs: int, *, hidden: int | str | Sequence[int] = (64,)) -> nn.Module:
     """Linear layers with ReLU between them; `hidden` are the widths of the hidden ones: 64, [64, 64] or "64,64"."""
     widths = [math.prod(shape), *_widths(hidden)]
@@ -326,6 +344,7 @@ def _check_switch(dropout: bool) -> None:
 NETWORKS: dict[str, Network] = {
     "logistic": Network(logistic, "Logistic regression", (1, 28, 28), 10, 7_850),
     "head": Network(head, "Linear without bias, for features of length 1", (128,), 62, 7_936),
+    "hazards": Network(hazards, "One slope for all intervals of time, an offset for each", (12,), 10, 22),
     "mlp": Network(mlp, "Fully connected with ReLU, hidden=64", (1, 28, 28), 10, 50_890),
     "dnn-heart": Network(dnn_heart, "PAC-DP's heart-disease network, one hidden layer of 10", (13,), 2, 162),
     "lenet": Network(lenet, "AdaDP-CFL's CNN (LeNet-5 with ReLU)", (3, 32, 32), 10, 62_006, 16),

@@ -32,19 +32,23 @@ def vocabulary(module: nn.Module) -> int | None:
     return int(text)
 
 
+def find_vocabulary(module: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """The number of tokens that a network declares, or else that the embedding has in which it looks its records up;
+    None where it takes any numbers."""
+    declared = vocabulary(module)
+    return _vocabulary_of_embedding(module, shape) if declared is None else declared
+
+
 def declare_tokens(module: nn.Module, shape: tuple[int, ...]) -> None:
     """Make a network that takes tokens convert its records to whole numbers.
 
     A network that does not say how many tokens there are, but looks its records up in an embedding, takes as many as
     that embedding has.
     """
-    if vocabulary(module) is None:
-        found = _vocabulary_of_embedding(module, shape)
-        if found is None:
-            return
-        module.inputs = f"tokens:{found}"  # type: ignore[assignment]
-    count = vocabulary(module)
-    assert count is not None
+    count = find_vocabulary(module, shape)
+    if count is None:
+        return
+    module.inputs = f"tokens:{count}"  # type: ignore[assignment]
     module.register_forward_pre_hook(functools.partial(_as_tokens, count))
 
 

@@ -161,7 +161,7 @@ class PaperRow(Part):
     fit."""
 
 
-class Figure(Part):
+class FormulaNumber(Part):
     """A printed number that follows from a formula, and must come out the same here."""
 
     name: str
@@ -213,7 +213,7 @@ class PaperTable(Part):
     """Note on the printed numbers: read off a picture, or missing."""
     columns: list[PaperColumn] = Field(min_length=1)
     rows: list[PaperRow] = Field(min_length=1)
-    figures: list[Figure] = []
+    figures: list[FormulaNumber] = []
     quick: Selection = Selection()
     small: Selection = Selection()
     medium: Decisive | None = None

@@ -11,7 +11,7 @@ import numpy as np
 from sordino.errors import writing
 from sordino.papers.claims import Kind, TableRow, rows_of
 from sordino.papers.description import PaperColumn, PaperRow
-from sordino.papers.judgement import Judgement
+from sordino.papers.judgement import ClaimJudgement
 from sordino.papers.pages import WHAT
 from sordino.papers.table_runs import ReproducedTable
 from sordino.report.figures import COLOURS, DASHES
@@ -27,7 +27,7 @@ MOST_PANELS = 4
 
 def draw(done: ReproducedTable, path: Path) -> None:
     """Draw a reproduced table into a file."""
-    drawing, judgement = pyplot(), Judgement(done)
+    drawing, judgement = pyplot(), ClaimJudgement(done)
     figure = _curves(drawing, done, judgement) if done.table.curves else _bars(drawing, judgement.document())
     title = f"{done.paper.title}, {done.table.name}: {done.table.title} (scale {done.options.scale})"
     title += ". Solid: at equal true epsilon; dotted: as published" if done.table.curves else ""
@@ -87,7 +87,7 @@ def _mark(axis: Any, found: TableRow, kind: Kind, y: float, colour: str, name: s
     axis.annotate(shown, (value, y), xytext=(0, 4), textcoords="offset points", fontsize=6.5, ha="center", color=colour)
 
 
-def _curves(drawing: Any, done: ReproducedTable, judgement: Judgement) -> Any:
+def _curves(drawing: Any, done: ReproducedTable, judgement: ClaimJudgement) -> Any:
     """Draw a panel for each column, with a line for each row over the rounds: solid where sound, dotted where as
     published."""
     kept = judgement.columns[:MOST_PANELS]
@@ -114,7 +114,7 @@ def _over_rounds(done: ReproducedTable, column: PaperColumn) -> str:
 
 
 def _line(
-    axis: Any, done: ReproducedTable, judgement: Judgement, row: PaperRow, column: PaperColumn, place: int
+    axis: Any, done: ReproducedTable, judgement: ClaimJudgement, row: PaperRow, column: PaperColumn, place: int
 ) -> None:
     measure = _over_rounds(done, column)
     factor = 1.0 if measure == "loss" else 100.0

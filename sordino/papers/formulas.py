@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from sordino.errors import unknown
-from sordino.papers.description import Figure
+from sordino.papers.description import FormulaNumber
 from sordino.parts.curves import PUBLISHED, plateau_then_cosine
 from sordino.privacy.accounting.gaussian import rdp_epsilon, rdp_multiplier
 
@@ -92,7 +92,7 @@ FORMULAS: dict[str, Callable[..., float]] = {
 }
 
 
-def repeat_figure(figure: Figure) -> Repeated:
+def repeat_figure(figure: FormulaNumber) -> Repeated:
     """Compute a printed number again."""
     if figure.formula not in FORMULAS:
         raise unknown("formula", figure.formula, FORMULAS)

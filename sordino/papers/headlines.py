@@ -54,7 +54,7 @@ class Printed(Part):
     """Keys of our experiment, besides those of its group."""
 
 
-class Group(Part):
+class HeadlineGroup(Part):
     """Numbers of one paper on one data set."""
 
     paper: str
@@ -77,7 +77,7 @@ class Group(Part):
 class Headlines(Part):
     """All headlines."""
 
-    groups: list[Group] = Field(min_length=1)
+    groups: list[HeadlineGroup] = Field(min_length=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class HeadlineRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class HeadlineOptions:
     """Options for measuring headlines."""
 
     store: Path
@@ -152,7 +152,7 @@ def read_headlines() -> Headlines:
     return read_description(folder() / FILE, Headlines)
 
 
-def measure(options: Options, display: Display) -> list[HeadlineRow]:
+def measure(options: HeadlineOptions, display: Display) -> list[HeadlineRow]:
     """Measure all rows whose data are at hand; runs that the store has are taken from there. The others are taken from
     the documents at hand, or are left without figures."""
     here = {entry.name for entry in catalogue(options.data_dir) if entry.present}
@@ -167,7 +167,7 @@ def measure(options: Options, display: Display) -> list[HeadlineRow]:
     return list(rows.values())
 
 
-def stored_rows(stores: Sequence[Path], options: Options) -> list[HeadlineRow]:
+def stored_rows(stores: Sequence[Path], options: HeadlineOptions) -> list[HeadlineRow]:
     """Rows of all headlines as documents have them: those that come with Sordino, then those of some stores; the last
     one that has figures counts. Figures of methods whose code has changed since are left out."""
     rows = {row.key: row for row, _, _ in _experiments(options)}
@@ -305,7 +305,7 @@ def _figure(value: float | None, interval: Sequence[float] | None) -> str:
     return f"{value:.1f} ({interval[0]:.1f} to {interval[1]:.1f})" if interval else f"{value:.1f}"
 
 
-def _experiments(options: Options) -> list[tuple[HeadlineRow, Experiment, Experiment]]:
+def _experiments(options: HeadlineOptions) -> list[tuple[HeadlineRow, Experiment, Experiment]]:
     """Each row without figures, with the experiments of ours and of training alone."""
     place: Keys = {"store": options.store, "data_dir": options.data_dir}
     found = []
@@ -355,7 +355,7 @@ def _cells(experiment: Experiment, seeds: int) -> list[Cell]:
     return [Cell(experiment.method, {}, experiment.model_copy(update={"seed": seed})) for seed in range(seeds)]
 
 
-def _run(cells: list[Cell], options: Options, display: Display) -> list[Summary]:
+def _run(cells: list[Cell], options: HeadlineOptions, display: Display) -> list[Summary]:
     return results_of(cells, display, options.jobs, cells[0].experiment) if cells else []
 
 

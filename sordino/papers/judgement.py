@@ -20,7 +20,7 @@ SHARES = ("personal", "global", "start")
 """Measures from 0 to 100 %."""
 
 
-class Judgement:
+class ClaimJudgement:
     """Judgement of a table's claim."""
 
     def __init__(self, done: ReproducedTable) -> None:

@@ -35,7 +35,7 @@ VARIANTS: tuple[Variant, ...] = ("sound", "paper")
 
 
 @dataclass(frozen=True)
-class Options:
+class ReproduceOptions:
     """Options for repeating a table."""
 
     scale: Scale = "small"
@@ -88,7 +88,7 @@ class ReproducedTable:
 
     paper: Paper
     table: PaperTable
-    options: Options
+    options: ReproduceOptions
     outcomes: dict[tuple[str, str, Variant], CellOutcome]
     """Outcomes by row, column and variant."""
     tuned: list[Tuned]
@@ -148,7 +148,7 @@ def _ground_of(configuration: Mapping[str, Any]) -> tuple[str, ...]:
 class Study:
     """Runs of one table at one scale."""
 
-    def __init__(self, paper: Paper, table: PaperTable, options: Options) -> None:
+    def __init__(self, paper: Paper, table: PaperTable, options: ReproduceOptions) -> None:
         grid, own = (paper.grid, paper.own) if options.tune == "paper" else (options.tune, {})
         if options.scale == "medium":  # a verdict needs settings that were tuned: that is not left to the command
             decisive = table.decisive()

@@ -173,8 +173,9 @@ def _clients_plan(experiment: Experiment, costs: Costs, parameters: int | None) 
     )
     if costs.evaluation:
         found.advice.append(
-            f"{experiment.evaluation_share:.0%} of the budget (of mu^2) pays for a histogram of test records, from "
-            "which AUC, accuracy, recall and calibration of the shared model follow, with noise."
+            f"{experiment.evaluation_share:.0%} of the budget (of mu^2) pays for one noised sum over test records, "
+            "from which figures of the shared model follow: AUC, accuracy, recall and calibration of classes, R² and "
+            "errors of numbers, Brier scores of times to an event."
         )
     found.warnings.extend(note for note in costs.notes if note not in found.warnings)
     return found

@@ -218,32 +218,16 @@ def situation_of(
         raise UserError('Advice is for a budget, and with privacy = "none" there is none: leave it out.')
     if columns is not None and parameters is not None:
         raise UserError("Give either --columns, of tables with two outcomes, or --parameters: each decides the other.")
-    clients, table = experiment.clients or DEFAULT_CLIENTS, columns is not None
-    parameters = parameters if columns is None else 2 * (columns + 1)
-    most, image, counted = None, None, False
-    about: dict[str, Any] = {}
+    found: dict[str, Any] = {
+        "clients": experiment.clients or DEFAULT_CLIENTS,
+        "records": records,
+        "parameters": parameters if columns is None else 2 * (columns + 1),
+        "table": columns is not None,
+        "rare": rare,
+    }
     if look:
-        from sordino.experiment.prepare import choose_contenders, read_facts
-
-        data, facts = read_facts(choose_contenders(experiment)[1])
-        assert facts.network is not None
-        clients, sizes, layout = facts.clients, data.train.units, facts.network.learner.layout
-        given, records, most = records, records or round(float(np.median(sizes))), int(sizes.max())
-        image = data.shape if len(data.shape) == 3 and min(data.shape[1:]) >= LEAST_IMAGE else None
-        about = {"total": int(sizes.sum()), "binary": len(data.task.groups) == 2} if given is None else {}
-        about["persons"] = facts.persons
-        if parameters is None:
-            about |= {
-                "network": facts.network.name,
-                "presumed": experiment.model is None and experiment.features is None,
-            }
-            linear = data.task.width * (data.shape[0] + 1)
-            if len(data.shape) == 1 and experiment.features is None and layout.size > linear:
-                about["linear"] = linear
-            parameters, table = layout.size, _is_table(experiment, data, len(layout.layers))
-            if table and rare is None:
-                of_units = float(sizes.sum() / data.train.sizes.sum())  # a person counts once, however many its rows
-                rare, counted = max(1, round(of_units * int(torch.bincount(data.train.y, minlength=2).min()))), True
+        found |= _look(experiment, records, found["parameters"], rare)
+    clients, records = found["clients"], found["records"]
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
     if not look and rare is not None and rare > clients * records:  # clients of data differ in size
@@ -253,22 +237,52 @@ def situation_of(
     if other and experiment.epsilon is None:
         raise UserError(f"Advice needs one epsilon, but {other[0]} is given instead: name one with --epsilon.")
     return Situation(
-        clients,
-        records,
-        experiment.asked_epsilon,
-        parameters,
-        experiment.protect_from,
-        experiment.delta,
-        most,
-        experiment.allow_vacuous_delta,
-        image,
-        experiment.features is not None,
-        table or rare is not None,
-        rare,
-        counted,
-        honest_shares("outsider", min(experiment.minimum_cohort or clients, clients), experiment.colluders),
-        **about,
+        **found | {"table": found["table"] or found["rare"] is not None},
+        epsilon=experiment.asked_epsilon,
+        protect_from=experiment.protect_from,
+        delta=experiment.delta,
+        allow_vacuous_delta=experiment.allow_vacuous_delta,
+        features=experiment.features is not None,
+        shares=honest_shares("outsider", min(experiment.minimum_cohort or clients, clients), experiment.colluders),
     )
+
+
+def _look(experiment: Experiment, records: int | None, parameters: int | None, rare: int | None) -> dict[str, Any]:
+    """Load the data, build the network, and return the fields of a `Situation` that follow.
+
+    Args:
+        experiment: the experiment.
+        records: median number of training records of a client, if the user gives it; it stays.
+        parameters: number of shared parameters, if the user gives it; it stays.
+        rare: number of training records with the rarer outcome, if the user gives it; it stays.
+    """
+    from sordino.experiment.prepare import choose_contenders, read_facts
+
+    data, facts = read_facts(choose_contenders(experiment)[1])
+    assert facts.network is not None
+    sizes, layout = data.train.units, facts.network.learner.layout
+    about: dict[str, Any] = {
+        "clients": facts.clients,
+        "records": records or round(float(np.median(sizes))),
+        "most": int(sizes.max()),
+        "image": data.shape if len(data.shape) == 3 and min(data.shape[1:]) >= LEAST_IMAGE else None,
+        "persons": facts.persons,
+    }
+    if records is None:
+        about |= {"total": int(sizes.sum()), "binary": len(data.task.groups) == 2}
+    if parameters is not None:
+        return about
+    presumed = experiment.model is None and experiment.features is None
+    about |= {"network": facts.network.name, "presumed": presumed, "parameters": layout.size}
+    linear = data.task.width * (data.shape[0] + 1)
+    if len(data.shape) == 1 and experiment.features is None and layout.size > linear:
+        about["linear"] = linear
+    about["table"] = _is_table(experiment, data, len(layout.layers))
+    if about["table"] and rare is None:
+        of_units = float(sizes.sum() / data.train.sizes.sum())  # a person counts once, however many its rows
+        counted = int(torch.bincount(data.train.y, minlength=2).min())
+        about |= {"rare": max(1, round(of_units * counted)), "counted": True}
+    return about
 
 
 def _is_table(experiment: Experiment, data: FederatedData, layers: int) -> bool:

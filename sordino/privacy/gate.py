@@ -59,9 +59,13 @@ class Gate:
                 self.mechanism.check(cover)
 
     def passes(self, releases: Releases, wanted: Mapping[str, Any], question: int, public: Public) -> Passed:
-        """Bound and noise what clients want to send: `wanted` maps a release's name to what the step handed over.
+        """Bound and noise what clients want to send.
 
-        `question` is the number of the question within the run: no two of them share noise.
+        Args:
+            releases: releases that the step declares, by name.
+            wanted: what the step handed over for each of them.
+            question: number of the question within the run: no two of them share noise.
+            public: public values of the question, with its clients.
         """
         values: dict[str, Tensor] = {}
         rejected = size = 0
@@ -221,7 +225,7 @@ class SampledGradients:
                 f"A step asked for more noisy gradients than the {self.steps} that were charged for a round."
             )
         purpose = (*self.purpose, self.taken)
-        self.taken += 1
+        self.taken += 1  # first: a step that fails behind this and asks again gets another draw
         return self._source.coins(records, self.sampling, *purpose), ("gradient", *purpose)
 
     @property

@@ -103,13 +103,23 @@ class PrivateRecords:
         batch: DrawnBatch | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """`validation` says which units are set aside for judging; `keeper` takes gradients of such units; `exit` is
-        where noisy gradients leave, None for steps that take none. `bare` hands out the records as they are: only for
-        steps that declare a bare release, whose epsilon is infinite. `compiled` computes clipped sums where it fits.
-        `batch` is what sums with shared noise are made over, None for steps that send none. `asked` is the question
-        that the step answers, and the client; None outside of a run.
+        """Hold a client's records.
+
+        Args:
+            units: records, or persons with all of their rows.
+            validation: (units,) on the processor, whether each is set aside for judging.
+            keeper: takes gradients of single units.
+            exit: where noisy gradients leave; None for steps that take none.
+            bare: whether records are handed out as they are: only for steps that declare a bare release, whose epsilon
+                is infinite.
+            compiled: computes clipped sums where it fits.
+            batch: what sums with shared noise are made over; None for steps that send none.
+            asked: question that the step answers, and the client; None outside of a run.
         """
-        self.__judge, self.__units = units.at(validation), units.at(~validation)
+        # By places and not by booleans: a device would have to be asked how many of these are true.
+        self.__judge, self.__units = (
+            units.at(chosen.nonzero().squeeze(1).to(units.y.device)) for chosen in (validation, ~validation)
+        )
         self.__bare = units if bare else None
         self.__keeper, self.__exit, self.__compiled, self.__batch = keeper, exit, compiled, batch
         self.__asked = asked
@@ -395,8 +405,9 @@ class Stack:
         self.__reach = learner.chain.reach(x) if reach is None else reach
         self.__task = learner.task
         self.layout, self.steps = learner.layout, 0 if exit is None else exit.steps
-        self.figures = {"place": torch.arange(len(sizes), device=x.device)}
-        """Public figures of each client, one row each: `vmap` hands one of each to `PrivateRows`."""
+        self.figures = {"place": torch.arange(len(sizes))}
+        """Public figures of each client, one row each: `vmap` hands one of each to `PrivateRows`. Places stay on the
+        processor, where they are compared."""
         if exit is None:
             self.__limits, self.__normalised = torch.stack([one.limit for one in batches]), batches[0].normalised
             return
@@ -414,9 +425,7 @@ class Stack:
         self._check_places(place)
         if self.__exit is None:
             raise UserError("A step without a release of noisy gradients asked for one: declare `Gradients` beside it.")
-        totals = self.__exit.pass_sums(
-            self.__sizes, lambda chosen: self._clipped_sums(flat, chosen.to(flat.device)).to(flat.dtype)
-        )
+        totals = self.__exit.pass_sums(self.__sizes, lambda chosen: self._clipped_sums(flat, chosen).to(flat.dtype))
         return totals.div_(self.figures["batch"].unsqueeze(1))
 
     def gradient_sums(self, flat: Tensor, place: Tensor, weights: Tensor | None = None) -> Sealed:
@@ -427,16 +436,16 @@ class Stack:
             raise UserError("A step without a release of summed gradients asked for one: declare `GradientSum`.")
         if weights is not None:
             check_weights(weights, len(self.__task.groups), len(self.__sizes))
-        totals = self._clipped_sums(flat, self._drawn(flat.device), weights)
+        totals = self._clipped_sums(flat, self._drawn(), weights)
         return Sealed(totals.double(), "training", "sum of gradients", "sum", self.__asked)
 
-    def _drawn(self, device: torch.device) -> Tensor | None:
+    def _drawn(self) -> Tensor | None:
         """Which of the clients' records are in their batches, (clients, records) booleans; None where all are, and no
         client has fewer than another."""
         coins = [batch.coins(count) for count, batch in zip(self.__sizes, self.__batches, strict=True)]
         if min(self.__sizes) == self.__x.shape[1] and all(batch.whole for batch in self.__batches):
             return None
-        return pad_sequence(coins, batch_first=True).to(device)
+        return pad_sequence(coins, batch_first=True)
 
     def _check_places(self, place: Tensor) -> None:
         if not torch.equal(place, self.figures["place"]):
@@ -444,13 +453,13 @@ class Stack:
 
     def _clipped_sums(self, flat: Tensor, chosen: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """The sum of each client's `chosen` records' gradients, or of all, each scaled down to its threshold: float64
-        where they are many."""
+        where they are many. Coins are counted on the processor, where they were drawn."""
         x, y, reach, limits = self.__x, self.__y, self.__reach, self.__limits.to(flat.device)
         # Only as many places as the largest batch has: the chosen ones of each client first.
         most = x.shape[1] if chosen is None else int(chosen.sum(dim=1).max())
         if most == 0:
             return torch.zeros_like(flat)
-        counts = None if chosen is None else chosen.to(torch.uint8)
+        counts = None if chosen is None else chosen.to(flat.device, torch.uint8)
         if counts is not None and most < x.shape[1]:
             counts, order = counts.sort(dim=1, descending=True, stable=True)
             counts, order = counts[:, :most], order[:, :most]

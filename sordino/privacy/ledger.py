@@ -282,11 +282,15 @@ class Ledger:
         """The ledger of the whole plan of which this one is a part: nothing in it is less than here.
 
         A run whose end, or whose questions, clients' answers may have chosen is a function of all that the plan would
-        have released, and the cost of the whole plan covers it; what was charged so far does not. Every client is
-        charged `turns` times what the dearest of the `rounds` cost anybody, what was asked behind the last of them, and
-        `mu` (one for each view) at the least. `planned` has the recipes of clients by pools, to which later attempts at
-        a question are added, since no plan knows of them; without it, what records went through is repeated for `turns`
-        rounds.
+        have released, and the cost of the whole plan covers it; what was charged so far does not.
+
+        Args:
+            rounds: number of planned rounds.
+            turns: most rounds in which a client takes part; each is charged at the price of the dearest round, and
+                what was asked behind the last round once.
+            mu: least cost of every client, one for each view.
+            planned: recipes of clients by pool. Later attempts at a question are added, since no plan knows of them.
+                Without it, what records went through is repeated for `turns` rounds.
         """
         whole = self._of(self.rows)
         if not whole.rows:

@@ -41,13 +41,32 @@ class Mechanism(Protocol):
         """
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
-        """Add noise to a sum over a client's records, as float32; `total` may be changed. `deviation` is a scalar, or
-        one value per entry."""
+        """Add noise to a sum over a client's records.
+
+        Args:
+            total: the sum; it may be changed.
+            deviation: standard deviation of the noise: a scalar, or one value per entry.
+            source: randomness of the run.
+            purpose: names the draw.
+
+        Returns:
+            The noisy sum, as float32.
+        """
 
     def noised_sums(
         self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
     ) -> Tensor:
-        """Add noise to sums of several clients at once, one row each."""
+        """Add noise to sums of several clients at once.
+
+        Args:
+            totals: (clients, entries).
+            deviations: standard deviation of the noise on each row.
+            source: randomness of the run.
+            purposes: names of the draws, one for each row.
+
+        Returns:
+            The noisy sums (clients, entries), as float32.
+        """
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
         """Values that rows which left stand for, as float32."""
@@ -132,6 +151,7 @@ class Integers:
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
         if isinstance(deviation, Tensor):
+            # A grid has one step: entries are counted in their own deviations, of which all have one.
             in_deviations = self.noised_sum(total.detach().cpu().double() / deviation, 1.0, source, purpose)
             return (in_deviations * deviation).to(total)
         (words,) = source.words(purpose[:-1], purpose[-1:], covered_sum(total, deviation))

@@ -111,8 +111,15 @@ class Source(Protocol):
         """The ground's generator of `purpose`."""
 
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> Tensor:
-        """A float32 row of `size` independent standard normal numbers for each client, its own for `purpose` and for
-        its row of covered values."""
+        """Independent standard normal numbers (clients, size), as float32.
+
+        Args:
+            size: number of entries of a row.
+            purpose: names the draw, together with the client.
+            clients: numbers of the clients.
+            covered: values that the noise is added to. Where noise follows from a seed, another value gets other noise:
+                the difference of two values under the same noise would show what changed.
+        """
 
     def rows(self, size: int, purposes: Sequence[Sequence[object]], covered: Covered) -> Tensor:
         """Rows of normal numbers for purposes given in full: the row of (a, b, c) is that of `normals` for (a, b) and

@@ -33,10 +33,11 @@ class Citation:
 
     @property
     def key(self) -> str:
-        """Key in a bibliography: first author, year and the first long word of the title."""
+        """Key in a bibliography: first author, year and the first long word of the title; without authors the word
+        leads."""
         word = next((word for word in re.findall(r"[A-Za-z]+", self.title) if len(word) > 3), "work")
-        first = self.authors[0] if self.authors else ""
-        return re.sub(r"\W", "", f"{first}{self.year}{word}".lower())
+        key = f"{self.authors[0]}{self.year}{word}" if self.authors else f"{word}{self.year}"
+        return re.sub(r"\W", "", key.lower())
 
     def bibtex(self, key: str) -> str:
         """Entry for BibTeX under a key; whatever the header does not say is left out."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sordino.report.statement_blocks import Block, Bullets, Page, Section, Table
-from sordino.report.terminal.metrics import JUDGED, figure_with_interval
+from sordino.report.statement_blocks import Block, Bullets, Section, StatementPage, Table
+from sordino.report.terminal.metrics import JUDGED, figure_with_interval, metric_words
 from sordino.version import VERSION
 
 if TYPE_CHECKING:  # what sites need may not be installed
@@ -26,7 +26,7 @@ class JudgementReport:
 
     found: SiteJudgement
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
         found, own = self.found, self.found.own.to_dict()
         models = {"own": own} | ({} if found.shared is None else {"shared": found.shared.to_dict()})
@@ -37,13 +37,17 @@ class JudgementReport:
             *_groups(own),
             *([Section("Attention", [Bullets(own["notes"])])] if own["notes"] else []),
         ]
-        return Page(f"How well the models of {found.site} predict", about, _glance(found.site, own), None, sections)
+        return StatementPage(
+            f"How well the models of {found.site} predict", about, _glance(found.site, own), None, sections
+        )
 
     def document(self) -> dict[str, Any]:
         """Document for machines."""
         return self.found.to_dict()
 
 
+MOST_NAMED = 4
+"""Most classes whose columns are named in full."""
 BOTH = (
     "Own: what the site predicts with. Shared: the model of the server, which all sites have; of classes it predicts "
     "the most probable one."
@@ -51,7 +55,7 @@ BOTH = (
 
 
 def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Page of half a minute."""
+    """Summary that is read in half a minute."""
     records, positive = own["records"], own["positive"]
     known = ", ".join(f"{count} {name!r}" for name, count in own["classes"].items())
     looked = f"What {site} predicts with, on {records} records that were not trained on"
@@ -59,10 +63,10 @@ def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
     if own["classes"]:
         told.append(("How often it is right.", _share(own, "accuracy", "of the records")))
     else:
-        name = next(name for name in JUDGED if name in own["figures"])
+        name, words = next(iter(metric_words(own["figures"], JUDGED).items()))
         value, interval = figure_with_interval(name, own["figures"][name])
         within = f"; among many more records anything from {interval} would be no surprise" if interval else ""
-        told.append(("How well it predicts.", f"{JUDGED[name][:1].upper()}{JUDGED[name][1:]}: {value}{within}."))
+        told.append(("How well it predicts.", f"{words[:1].upper()}{words[1:]}: {value}{within}."))
     if positive is not None:
         told += [
             (f"Who is found ({positive!r}).", _share(own, "recall", f"of the records with {positive!r}")),
@@ -97,11 +101,9 @@ def _figures(models: Mapping[str, Mapping[str, Any]]) -> Table:
     first = next(iter(models.values()))
     head = ["figure", *(column for name in models for column in (name, f"{name}: 95 % interval"))]
     rows = []
-    for name, words in JUDGED.items():
-        if name not in first["figures"] or ("{positive" in words and first["positive"] is None):
-            continue
+    for name, words in metric_words(first["figures"], JUDGED, first["positive"]).items():
         cells = [cell for one in models.values() for cell in figure_with_interval(name, one["figures"][name])]
-        rows.append([words.format(positive=first["positive"]), *cells])
+        rows.append([words, *cells])
     return Table(head, rows)
 
 
@@ -109,9 +111,11 @@ def _confusion(own: Mapping[str, Any]) -> list[Block]:
     """Number of records of each class by prediction, and the threshold."""
     names = list(own["classes"])
     rows = [[name, *map(str, row)] for name, row in zip(names, own["confusion"], strict=True)]
-    table = Table(["what it is", *(f"taken for {name}" for name in names)], rows)
+    few = len(names) <= MOST_NAMED
+    table = Table(["what it is", *(f"taken for {name}" if few else name for name in names)], rows)
     if own["threshold"] is None:
         return [
+            *([] if few else ["A row is what records are, a column what they are taken for."]),
             table,
             "The most probable class is predicted. `sordino site report` with `--operating-point` changes that.",
         ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sordino.report.statement_facts import SHORT, Fact, Observer, Recipient, of_thousand
@@ -39,7 +40,7 @@ def registry_of_run(found: Statement) -> dict[str, Any]:
         found.features or "",
         found.tuning,
     ]
-    return registry_document(
+    return RegistryEntry(
         slug=found.run,
         name=f"Model of the run {found.run}",
         description=f"A network of the kind {found.network} with {found.parameters:,} parameters, trained "
@@ -68,7 +69,7 @@ def registry_of_run(found: Statement) -> dict[str, Any]:
         audit=_audit_words(found),
         ledger=(f"sordino ledger {found.run} --verify", found.head, found.rows),
         package=found.package,
-    )
+    ).document()
 
 
 def _audit_words(found: Statement) -> str:
@@ -78,124 +79,144 @@ def _audit_words(found: Statement) -> str:
     return " ".join(found.audit.sentences())
 
 
-def registry_document(
-    *,
-    slug: str,
-    name: str,
-    description: str,
-    date: str,
-    unit: str,
-    unit_details: str,
-    units: int | None,
-    domain: str,
-    public: Sequence[Fact],
-    not_covered: Sequence[str],
-    observers: Sequence[Observer],
-    planned_for: str,
-    delta: float,
-    model_details: str,
-    trust: Sequence[str],
-    recipients: Sequence[Recipient],
-    releases: tuple[str, str],
-    tuning: str,
-    mechanism: Sequence[str],
-    composition: str,
-    utility: Sequence[str],
-    audit: str,
-    ledger: tuple[str, str, int],
-    package: str,
-) -> dict[str, Any]:
-    """Document of the registry's schema; a field that does not apply is left out.
+@dataclass(frozen=True, kw_only=True)
+class RegistryEntry:
+    """Content of an entry of the registry."""
 
-    Args:
-        slug: name in the entry's address.
-        name: name of the data product.
-        description: sentence on it.
-        date: day of its publication, YYYY-MM-DD.
-        unit: protected unit.
-        unit_details: neighbouring data sets.
-        units: number of units; None where it is not known.
-        domain: data sets that are eligible for protection.
-        public: what is taken to be public.
-        not_covered: sentences on what no figure covers.
-        observers: observers and their figures.
-        planned_for: observer whose epsilon is the entry's.
-        delta: delta of all epsilons.
-        model_details: sentence on where the data were.
-        trust: sentences on who is trusted.
-        recipients: who gets what.
-        releases: type of release and its details.
-        tuning: sentences on columns, features and the choice of settings.
-        mechanism: sentences on noise.
-        composition: sentences on several runs.
-        utility: sentences on how well models predict.
-        audit: sentences on attacks.
-        ledger: command that checks the ledger, its head and its number of rows.
-        package: hash of the code.
-    """
-    chosen = next(one for one in observers if one.name == planned_for)
-    bound = chosen.epsilon is not None
-    check, head, rows = ledger
-    figures = "; ".join(
-        f"{one.name} ({one.who}): epsilon {epsilon_words(one.epsilon, 'infinite')}, best attack "
-        f"{attack_words(one.attack)}, {of_thousand(one.hits['0.001'])} of 1,000 found at 1 of 1,000 false positives"
-        for one in observers
-    )
-    loss: dict[str, Any] = {"privacy_unit": words_for(unit).registry, "privacy_unit_details": unit_details}
-    if units is not None:
-        loss["number_of_privacy_units"] = units
-    if bound:
-        loss["privacy_parameters"] = {"epsilon": chosen.epsilon, "delta": delta}
-    loss["privacy_parameters_details"] = (
-        f"{'Epsilon' if bound else 'There is no finite epsilon'} for {SHORT[chosen.name]}, at delta = "  # type: ignore[index]
-        f"{delta_text(delta)}. {figures}."
-    )
-    basic = {
-        "name": name,
-        "data_curators": [{"data_curator_name": FILL_IN, "data_curator_type": FILL_IN}],
-        "description": description,
-        "intended_use": FILL_IN,
-        "data_product_type": "Machine learning model",
-        "data_product_region": FILL_IN,
-        "data_product_sector": FILL_IN,
-        "publication_date": date,
-    }
-    said = "; ".join(f"{one.what} ({one.who})" for one in public)
-    variant: dict[str, Any] = {"variant_name": "Approximate DP"} if bound else {}
-    variant |= {
-        "data_domain": domain,
-        "unprotected_quantities": f"Taken to be public: {said}. {' '.join(not_covered)}".strip(),
-    }
-    model = {
-        "model_name": "Federated",
-        "model_name_details": model_details,
-        "trust_assumptions": " ".join(trust),
-        "actors": " ".join(f"{one.what}: {one.who} ({one.covered})." for one in recipients),
-        "release_type": releases[0],
-        "release_type_details": releases[1],
-        "data_source_type": "Static",
-        "access_type": "Non-interactive",
-    }
-    implementation = {
-        "preprocessing_and_hyperparameter_tuning": tuning,
-        "mechanisms": f"{' '.join(mechanism)} Sordino {VERSION}, SHA-256 of its code {package}.",
-        "composition": composition,
-        "post_processing": "Everything that a server computes from what has left: averages, optimizers, checkpoints.",
-        "justification": FILL_IN,
-        "utility": " ".join(utility),
-        "additional_information": f"Ledger: {rows} rows, head {head}; {check} checks it. Audit: {audit}",
-    }
-    return {
-        "url_slug": slug,
-        "deployment": {
-            "basic": basic,
-            "dp_variant": variant,
-            "privacy_loss": loss,
-            "deployment_model": model,
-            "implementation": implementation,
-            "administrative": {"status": "Draft", "registry_authors": [FILL_IN], "tier": 3},
-        },
-    }
+    slug: str
+    """Name in the entry's address."""
+    name: str
+    """Name of the data product."""
+    description: str
+    """Sentence on the data product."""
+    date: str
+    """Day of its publication, YYYY-MM-DD."""
+    unit: str
+    """Protected unit."""
+    unit_details: str
+    """Neighbouring data sets."""
+    units: int | None
+    """Number of units; None where it is not known."""
+    domain: str
+    """Data sets that are eligible for protection."""
+    public: Sequence[Fact]
+    """Facts that are taken to be public."""
+    not_covered: Sequence[str]
+    """Sentences on what no figure covers."""
+    observers: Sequence[Observer]
+    """Observers and their figures."""
+    planned_for: str
+    """Observer whose epsilon is the entry's."""
+    delta: float
+    """Delta of all epsilons."""
+    model_details: str
+    """Sentence on where the data were."""
+    trust: Sequence[str]
+    """Sentences on who is trusted."""
+    recipients: Sequence[Recipient]
+    """Who gets what."""
+    releases: tuple[str, str]
+    """Type of release and its details."""
+    tuning: str
+    """Sentences on columns, features and the choice of settings."""
+    mechanism: Sequence[str]
+    """Sentences on noise."""
+    composition: str
+    """Sentences on several runs."""
+    utility: Sequence[str]
+    """Sentences on how well models predict."""
+    audit: str
+    """Sentences on attacks."""
+    ledger: tuple[str, str, int]
+    """Command that checks the ledger, its head and its number of rows."""
+    package: str
+    """Hash of the code."""
+
+    def document(self) -> dict[str, Any]:
+        """Document of the registry's schema; a field that does not apply is left out."""
+        return {
+            "url_slug": self.slug,
+            "deployment": {
+                "basic": self._basic(),
+                "dp_variant": self._variant(),
+                "privacy_loss": self._privacy_loss(),
+                "deployment_model": self._model(),
+                "implementation": self._implementation(),
+                "administrative": {"status": "Draft", "registry_authors": [FILL_IN], "tier": 3},
+            },
+        }
+
+    @property
+    def _chosen(self) -> Observer:
+        """Observer whose epsilon is the entry's."""
+        return next(one for one in self.observers if one.name == self.planned_for)
+
+    def _basic(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "data_curators": [{"data_curator_name": FILL_IN, "data_curator_type": FILL_IN}],
+            "description": self.description,
+            "intended_use": FILL_IN,
+            "data_product_type": "Machine learning model",
+            "data_product_region": FILL_IN,
+            "data_product_sector": FILL_IN,
+            "publication_date": self.date,
+        }
+
+    def _variant(self) -> dict[str, Any]:
+        variant = {"variant_name": "Approximate DP"} if self._chosen.epsilon is not None else {}
+        public = "; ".join(f"{one.what} ({one.who})" for one in self.public)
+        return variant | {
+            "data_domain": self.domain,
+            "unprotected_quantities": f"Taken to be public: {public}. {' '.join(self.not_covered)}".strip(),
+        }
+
+    def _privacy_loss(self) -> dict[str, Any]:
+        chosen = self._chosen
+        figures = "; ".join(
+            f"{one.name} ({one.who}): epsilon {epsilon_words(one.epsilon, 'infinite')}, best attack "
+            f"{attack_words(one.attack)}, {of_thousand(one.hits['0.001'])} of 1,000 found at 1 of 1,000 false positives"
+            for one in self.observers
+        )
+        loss: dict[str, Any] = {
+            "privacy_unit": words_for(self.unit).registry,
+            "privacy_unit_details": self.unit_details,
+        }
+        if self.units is not None:
+            loss["number_of_privacy_units"] = self.units
+        if chosen.epsilon is not None:
+            loss["privacy_parameters"] = {"epsilon": chosen.epsilon, "delta": self.delta}
+        bound = "There is no finite epsilon" if chosen.epsilon is None else "Epsilon"
+        loss["privacy_parameters_details"] = (
+            f"{bound} for {SHORT[chosen.name]}, at delta = "  # type: ignore[index]
+            f"{delta_text(self.delta)}. {figures}."
+        )
+        return loss
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "model_name": "Federated",
+            "model_name_details": self.model_details,
+            "trust_assumptions": " ".join(self.trust),
+            "actors": " ".join(f"{one.what}: {one.who} ({one.covered})." for one in self.recipients),
+            "release_type": self.releases[0],
+            "release_type_details": self.releases[1],
+            "data_source_type": "Static",
+            "access_type": "Non-interactive",
+        }
+
+    def _implementation(self) -> dict[str, Any]:
+        check, head, rows = self.ledger
+        return {
+            "preprocessing_and_hyperparameter_tuning": self.tuning,
+            "mechanisms": f"{' '.join(self.mechanism)} Sordino {VERSION}, SHA-256 of its code {self.package}.",
+            "composition": self.composition,
+            "post_processing": "Everything that a server computes from what has left: averages, optimizers, "
+            "checkpoints.",
+            "justification": FILL_IN,
+            "utility": " ".join(self.utility),
+            "additional_information": f"Ledger: {rows} rows, head {head}; {check} checks it. Audit: {self.audit}",
+        }
 
 
 def blank_fields(document: Any, path: str = "") -> list[str]:

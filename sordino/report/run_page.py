@@ -1,4 +1,4 @@
-"""Page of a statement on a run: its half minute, and the sections below."""
+"""Content of the privacy statement on a run: a summary to be read in half a minute, and the sections below it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sordino.methods.bases import SIZES, SIZES_IN_SUMS
 from sordino.privacy.unit import Unit
-from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
+from sordino.report.statement_blocks import Attacks, Block, Bullets, Section, StatementPage, Table, Tradeoff
 from sordino.report.statement_facts import (
     ABOVE_ALL,
     AUDIT_HEAD,
@@ -35,7 +35,7 @@ COLUMNS = ["column", "kind", "values", "without a value", "source"]
 """Head of the table of a record's columns."""
 
 
-def page_of(found: Statement) -> Page:
+def page_of(found: Statement) -> StatementPage:
     """Page on a run."""
     words = words_for(found.unit)
     told = sentences(found)
@@ -85,7 +85,7 @@ def page_of(found: Statement) -> Page:
     ]
     title = f"Privacy statement: {found.run}"
     annex = [annex_section(found.annex)]
-    return Page(
+    return StatementPage(
         title, _about(found), _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex
     )
 
@@ -103,7 +103,7 @@ def _about(found: Statement) -> str:
 
 
 def _glance(found: Statement) -> list[tuple[str, str]]:
-    """Page of half a minute."""
+    """Summary that is read in half a minute."""
     many = len(found.clients) + found.others
     where = " This was a simulation: one machine held all records." if found.simulated else ""
     where = " It was a trial: one machine played all of them." if found.trial else where
@@ -159,7 +159,8 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     records = f" Together the clients hold {found.records:,} training records." if found.records else ""
     if found.records and found.unit is Unit.PERSON:
         records = f" Together the clients hold {found.records:,} training records, of {found.covered_units:,} persons."
-    column = f" in the column {found.predicted}" if found.predicted else ""
+    several = "s" if ", " in (found.predicted or "") else ""
+    column = f" in the column{several} {found.predicted}" if found.predicted else ""
     return {
         "What was done": [
             f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."

@@ -1,10 +1,10 @@
-"""Page of a statement on a site: its half minute, and the sections below."""
+"""Content of the privacy statement on a site: a summary to be read in half a minute, and the sections below it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sordino.report.statement_blocks import Attacks, Block, Bullets, Page, Section, Table, Tradeoff
+from sordino.report.statement_blocks import Attacks, Block, Bullets, Section, StatementPage, Table, Tradeoff
 from sordino.report.statement_facts import (
     OBSERVER_HEAD,
     STAND_INS,
@@ -34,7 +34,7 @@ METRICS = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "au
 """Metrics that the page shows where runs have them, with their names."""
 
 
-def page_of(found: SiteStatement) -> Page:
+def page_of(found: SiteStatement) -> StatementPage:
     """Page on a site."""
     measured = [one for one in found.runs if one.metrics is not None]
     utility: list[Block] = [*found.utility]
@@ -72,7 +72,9 @@ def page_of(found: SiteStatement) -> Page:
     ]
     about = f"{found.date}; Sordino {found.version}; for experts: {_limit(found)}; ledger `{found.head[:16]}`"
     title, annex = f"Privacy statement: {found.site}", [annex_section(found.annex)]
-    return Page(title, about, _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex)
+    return StatementPage(
+        title, about, _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex
+    )
 
 
 def _run_cells(one: SiteRun) -> list[str]:
@@ -89,7 +91,7 @@ def _limit(found: SiteStatement) -> str:
 
 
 def _glance(found: SiteStatement) -> list[tuple[str, str]]:
-    """Page of half a minute."""
+    """Summary that is read in half a minute."""
     many = len(found.runs)
     left = any(one.left for one in found.runs)
     part = f"{found.site} took part in {many} {'run' if many == 1 else 'runs'} with other sites."

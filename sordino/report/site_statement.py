@@ -24,10 +24,10 @@ from sordino.privacy.accounting.sampled_gaussian import record_attack_accuracy
 from sordino.privacy.accounting.tradeoff import presumed
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
-from sordino.report.registry import blank_fields, registry_document
+from sordino.report.registry import RegistryEntry, blank_fields
 from sordino.report.run_facts import audit_command, stand_ins
 from sordino.report.site_page import page_of
-from sordino.report.statement_blocks import Page
+from sordino.report.statement_blocks import StatementPage
 from sordino.report.statement_facts import (
     NO_SUBGROUPS,
     WITHDRAWAL,
@@ -118,7 +118,7 @@ class SiteStatement:
     head: str
     rows: int
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
         return page_of(self)
 
@@ -380,7 +380,7 @@ def _registry(found: SiteStatement) -> dict[str, Any]:
     """Statement on a site in the registry's fields."""
     many = len(found.runs)
     names = ", ".join(f"{one.name} ({one.method})" for one in found.runs) or "none yet"
-    return registry_document(
+    return RegistryEntry(
         slug=found.site,
         name=f"Models that {found.site} took part in",
         description=f"Models trained by federated learning, seen from the site {found.site}. Runs: {names}.",
@@ -410,4 +410,4 @@ def _registry(found: SiteStatement) -> dict[str, Any]:
         audit=f"Not audited here; {found.audit_command} attacks the method.",
         ledger=(f"sordino ledger {found.folder} --verify", found.head, found.rows),
         package=found.package,
-    )
+    ).document()

@@ -1,4 +1,4 @@
-"""Privacy statement on a run: a page of half a minute for those who must answer for data, and all the rest below it.
+"""Privacy statement on a run, for those who must answer for data: a summary of half a minute, and all the rest below.
 
 It says what was trained on whose data, what left, who could see it and what that means, in plain words. Every figure
 follows from the run's ledger. The page holds what NIST SP 800-226 (Guidelines for Evaluating Differential Privacy
@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sordino.data.schema import Event, Label, NumberColumn, Schema, Target, Time
+from sordino.data.schema import Event, Label, NumberColumn, Schema, Target, Time, list_values
 from sordino.data.sources import SOURCES
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import AT_SITES, in_store
 from sordino.experiment.hyperparameters import called
 from sordino.federation.client import HISTOGRAM
-from sordino.federation.evaluation import COUNTED
+from sordino.federation.evaluation import COUNTED, SUMMED
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit, protection
 from sordino.privacy.views import VIEWS, View
@@ -42,7 +42,7 @@ from sordino.report.run_facts import (
     utility_of_clients,
 )
 from sordino.report.run_page import page_of
-from sordino.report.statement_blocks import Page
+from sordino.report.statement_blocks import StatementPage
 from sordino.report.statement_facts import (
     AnnexRow,
     AuditVerdict,
@@ -60,6 +60,7 @@ from sordino.store.ledger_rows import Account, sites_per_person
 from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, hits_of, over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
+from sordino.tasks import Classification
 from sordino.trained.models import Description, load_models
 from sordino.util.formatting import NAMED
 from sordino.util.package import package_hash
@@ -102,7 +103,7 @@ class Statement:
     wish: str
     score: str
     predicted: str | None
-    """The name of the column that is predicted, in tables."""
+    """Names of the columns that are predicted, in tables."""
     columns: list[DataColumn]
     """Every column of the clients' tables; none for arrays."""
     shape: tuple[int, ...]
@@ -157,7 +158,7 @@ class Statement:
     """Command that attacks the method with these settings."""
     annex: list[AnnexRow]
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
         return page_of(self)
 
@@ -206,7 +207,9 @@ def statement_of(store: Store, run: str) -> Statement:
         classes=list(about.meaning.task.groups),
         wish=about.meaning.task.wish,
         score=score_of(summary),
-        predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
+        predicted=list_values(schema.label_names)
+        if schema is not None and _names_label(row.configuration, simulated)
+        else None,
         columns=columns,
         shape=about.shape,
         simulated=simulated,
@@ -313,5 +316,6 @@ def _release_texts(row: RunRow) -> dict[str, str]:
     with contextlib.suppress(UserError):
         method = Experiment.make(row.configuration).build_method()
         texts = {name: release.describe() for step in method.steps().values() for name, release in step.items()}
-        return {HISTOGRAM: COUNTED, **texts}
+        classes = (row.summary or {}).get("task", Classification.name) == Classification.name
+        return {HISTOGRAM: COUNTED if classes else SUMMED, **texts}
     return {}

@@ -1,4 +1,4 @@
-"""Parts of a statement, in whichever format it is written."""
+"""Blocks of a privacy statement, such as tables, lists and pictures, before they are written in a format."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Page:
+class StatementPage:
     """Content of a statement in reading order."""
 
     title: str
     about: str
     """One line below the title."""
     glance: Sequence[tuple[str, str]]
-    """Page of half a minute: what each paragraph is about, and the paragraph."""
+    """Summary that is read in half a minute: what each paragraph is about, and the paragraph."""
     attacks: Attacks | None
     """Picture below it, and a line to sign; None on pages that claim no protection."""
     sections: Sequence[Section]

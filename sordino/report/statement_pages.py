@@ -12,7 +12,17 @@ from markupsafe import Markup
 
 from sordino.report.html import charts, page
 from sordino.report.html.charts import Line
-from sordino.report.statement_blocks import BLANK, Attacks, Block, Bullets, Drawn, Page, Section, Table, Tradeoff
+from sordino.report.statement_blocks import (
+    BLANK,
+    Attacks,
+    Block,
+    Bullets,
+    Drawn,
+    Section,
+    StatementPage,
+    Table,
+    Tradeoff,
+)
 from sordino.report.wording import attack_words, markdown_table
 
 BAR = 40
@@ -23,7 +33,7 @@ PERCENT = " %"
 class Told(Protocol):
     """A statement, on a run or on a site."""
 
-    def page(self) -> Page:
+    def page(self) -> StatementPage:
         """Page for people."""
 
     def document(self) -> dict[str, Any]:

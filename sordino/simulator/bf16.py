@@ -58,7 +58,16 @@ class PrecisionChoice:
 def decide(
     asked: Precision, device: str, module: nn.Module, shape: tuple[int, ...], batch: int, resumed: bool
 ) -> PrecisionChoice:
-    """Decide what `precision = asked` means for a network on records of `shape`, `batch` at a time."""
+    """Decide in which precision a run computes.
+
+    Args:
+        asked: the experiment's key `precision`.
+        device: torch device.
+        module: the network.
+        shape: shape of a record.
+        batch: records in a batch.
+        resumed: whether the run has begun before: what was decided then is repeated.
+    """
     if asked != "bf16" or torch.device(device).type != "cpu":
         return PrecisionChoice(asked)
     taken = seconds(module, shape, batch)  # also tells, of a resumed run, that this very network survives

@@ -42,7 +42,7 @@ SENT = 1e-8
 """Seconds for each byte that travels between the nodes of a cluster, over a network of 100 MB a second."""
 
 
-class Wishes(Protocol):
+class ExecutionKeys(Protocol):
     """Keys of an experiment that concern its execution."""
 
     @property
@@ -67,8 +67,16 @@ class Choice:
     """Sentences for people who ask."""
 
 
-def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
-    """Decide for a run with `cohort` clients a round, where the experiment's wishes leave it open."""
+def choose(wishes: ExecutionKeys, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
+    """Decide how a run's clients are trained, where the experiment leaves it open.
+
+    Args:
+        wishes: keys of the experiment on execution.
+        method: the method, as it is run.
+        learner: the network.
+        data: records of the clients.
+        cohort: number of clients in a round.
+    """
     stack = min(stack_size(learner.layout.size), cohort)
     obstacle = why_not_stacked(method, learner, cohort, wishes.compiled == "always", wishes.device)
     if method.unit.record_level and data.train.persons is not None:
@@ -118,7 +126,15 @@ def steps_of_a_round(method: Method, data: FederatedData, cohort: int) -> float:
 
 def why_not_on_cluster(method: Method, learner: Learner, data: FederatedData, cohort: int, engine: Mode) -> str | None:
     """Find what keeps a run from being divided among workers on a cluster: a round of less work than asking them
-    costs. None where nothing does. It follows from sizes alone."""
+    costs. None where nothing does. It follows from sizes alone.
+
+    Args:
+        method: the method, as it is run.
+        learner: the network.
+        data: records of the clients.
+        cohort: number of clients in a round.
+        engine: how clients are trained, "stacked" or "one-by-one".
+    """
     if engine == "stacked":
         step = seconds_of_a_step(method, learner, data, cohort)["stacked"]
     else:

@@ -234,7 +234,14 @@ class Stream:
 def write_models(
     tensors: dict[str, Tensor], streams: dict[str, Stream], path: Path, metadata: dict[str, str] | None = None
 ) -> KeptFile:
-    """Write a safetensors file of `tensors` and of `streams`."""
+    """Write a safetensors file.
+
+    Args:
+        tensors: tensors by name.
+        streams: rows that are too many to hold in memory together, by the name of their tensor.
+        path: the file.
+        metadata: texts in the file's header.
+    """
     content = serialized(tensors, metadata)
     (length,) = struct.unpack("<Q", content[:8])
     header, data = json.loads(content[8 : 8 + length]), content[8 + length :]

@@ -269,9 +269,12 @@ class Database:
                 "on."
             )
         elif version not in (VERSION, WITHOUT_TOTALS):
+            newer = version > VERSION
             raise UserError(
-                f"The store {self._folder} was written by another version of Sordino (its tables are of version "
-                f"{version}, not {VERSION}), or its database is damaged: choose another folder with --store."
+                f"The store {self._folder} was written by {'a newer' if newer else 'another'} version of Sordino (its "
+                f"tables are of version {version}, not {VERSION}), or its database is damaged: "
+                f"{'install that version, or ' if newer else ''}choose another folder with --store. Nothing has been "
+                "changed."
             )
         elif tables != CREATED:
             raise damaged(self._folder, "its tables are not as they were made")

@@ -73,7 +73,7 @@ class RunFiles:
         if row.identity != identity:
             raise UserError(
                 f"The run {run!r} was started with another experiment, other data, another version of Sordino, other "
-                "code of its method or network or other weights of its network than what is found now."
+                "code of its method, network or features or other weights of these than what is found now."
             )
         # Written down when the run was registered, by the same version of Sordino as this one.
         self._limit = cast(Spent, row.planned) if limited else None

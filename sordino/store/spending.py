@@ -157,7 +157,16 @@ class OverRuns(Sum):
 def over_runs(
     store: Store, people: str, unit: Unit, delta: float, more: Sequence[Spent] = (), but: str | None = None
 ) -> OverRuns:
-    """Epsilon of all runs of a store but one, and of `more` planned ones, for a unit of these people."""
+    """Epsilon of all runs of a store on the same people.
+
+    Args:
+        store: the store.
+        people: fingerprint of the people.
+        unit: unit that epsilon is for.
+        delta: delta at which it holds.
+        more: spending of planned runs, which are counted too.
+        but: name of a run that is left out.
+    """
     rows = [row for row in store.all() if same_people(row.people, people) and row.run != but]
     return add_up(rows, [spending_on_people(row, store) for row in rows], unit, delta, more)
 

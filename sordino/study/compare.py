@@ -257,7 +257,7 @@ def compare_part(
     jobs: int | None = 1,
     devices: Sequence[str] = (),
     crew: Crew | None = None,
-) -> Part:
+) -> ComparisonShard:
     """Make the runs of one part of a comparison; the other arguments are those of `compare`. Once the stores of all
     parts are merged, `compare` finds all runs there."""
     jobs = _jobs_on(devices, jobs, crew)
@@ -267,11 +267,11 @@ def compare_part(
     different = _different(cells(experiment, list(dict.fromkeys(methods)), sweep or {}, reported))
     mine = shard.part(different)
     made = results_of(_dealt(mine, devices), display or Silent(), jobs, experiment, crew) if mine else []
-    return Part(f"{shard.number}/{shard.of}", len(different), [one.run for one in made])
+    return ComparisonShard(f"{shard.number}/{shard.of}", len(different), [one.run for one in made])
 
 
 @dataclass(frozen=True)
-class Part:
+class ComparisonShard:
     """Runs of one part of a comparison."""
 
     shard: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sordino.errors import UserError, quoted
-from sordino.experiment.config import KEYS, Experiment, setting, settings_of, shortest
+from sordino.experiment.config import FEATURES, KEYS, Experiment, setting, settings_of, shortest
 from sordino.experiment.hyperparameters import check_known, concerns
 from sordino.methods import find
 
@@ -106,8 +106,13 @@ def check_keys(sweep: Sweep, methods: Sequence[str]) -> None:
     for key in sweep:
         if key in FIXED:
             raise UserError(f"{key!r} cannot be swept over: {ELSEWHERE}.")
-        if key not in KEYS:
+        if not is_of_experiment(key):
             check_known(key, [contender(text)[0] for text in methods], KEYS)
+
+
+def is_of_experiment(key: str) -> bool:
+    """Whether a key is of the experiment, or a setting of its features, and not of methods or networks."""
+    return key in KEYS or key.startswith(FEATURES)
 
 
 def points(sweep: Sweep) -> list[dict[str, Any]]:
@@ -140,7 +145,7 @@ def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experi
     fixed = FIXED & {key.replace("-", "_") for key in settings}
     if fixed:
         raise UserError(f"{min(fixed)!r} cannot stand in a method's brackets: {ELSEWHERE}.")
-    there = {key: value for key, value in at.items() if key in KEYS or concerns(key, name)}
+    there = {key: value for key, value in at.items() if is_of_experiment(key) or concerns(key, name)}
     chosen = experiment.for_method(name, there | settings)
     method = chosen.build_method()
     if method.is_private() or method.unit.record_level or not BUDGET_KEYS & set(there):

@@ -14,13 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.experiment.config import KEYS
 from sordino.experiment.hyperparameters import bracketed, concerns
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.run_summary import Summary
 from sordino.store.spending import NATURAL, sum_up
-from sordino.study.sweep import Cell, Sweep, check_keys, contender, points
+from sordino.study.sweep import Cell, Sweep, check_keys, contender, is_of_experiment, points
 from sordino.util.formatting import round_up
 
 Accuracy = Literal["personal", "start", "global"]
@@ -177,7 +176,8 @@ def _points(text: str, grid: Sweep) -> list[str]:
 def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
     """Part of a grid that concerns a method and that its brackets do not set."""
     name, settings = contender(text)
-    return {key: values for key, values in grid.items() if key not in settings and (key in KEYS or concerns(key, name))}
+    free = {key: values for key, values in grid.items() if key not in settings}
+    return {key: values for key, values in free.items() if is_of_experiment(key) or concerns(key, name)}
 
 
 def with_settings(text: str, at: dict[str, Any]) -> str:

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from sordino.errors import UserError
+from sordino.tasks import histogram
 from sordino.tasks.class_metrics import LOWER_IS_BETTER, METRICS, Judged, metrics_of, no_sums, sums_of
+from sordino.tasks.intervals import Figure, Released
 from sordino.tasks.recalibration import fit_recalibration, power
 from sordino.tasks.task import UNDECLARED, Task
 from sordino.util.formatting import canonical, join_names
@@ -146,6 +148,20 @@ class Classification(Task):
 
     def figures(self, sums: np.ndarray) -> np.ndarray:
         return metrics_of(sums, self.positive)
+
+    @property
+    def evaluated(self) -> int:
+        return histogram.cell_count(self)
+
+    def evaluation_rows(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        cells = histogram.cells_of(self, predicted, targets)
+        return (cells[:, None] == np.arange(self.evaluated)).astype(np.float32)
+
+    def evaluation_figures(self, released: Released) -> dict[str, Figure | None]:
+        return histogram.figures_of(self, released)
+
+    def true_figures(self, predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+        return histogram.true_figures(self, predicted, targets, weights)
 
     def weighed(self, class_weight: str) -> Task:
         if class_weight in UNDECLARED:

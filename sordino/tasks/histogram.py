@@ -12,13 +12,24 @@ records leave open, and what the width of the bins does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sordino.tasks.classification import Classification
-from sordino.tasks.judgement import SURE, Figure, area, auc_figure
+from sordino.tasks.intervals import (
+    SURE,
+    UNCOUNTED,
+    Figure,
+    Released,
+    area,
+    auc_figure,
+    is_known,
+    noise_variance,
+    share_figure,
+)
+
+if TYPE_CHECKING:
+    from sordino.tasks.classification import Classification
 
 ODDS = np.concatenate([[-4.5, -4.0, -3.5, -3.0], np.arange(-2.5, 2.51, 0.25), [3.0, 3.5, 4.0, 4.5]])
 EDGES = 1 / (1 + np.exp(-ODDS))
@@ -26,8 +37,6 @@ EDGES = 1 / (1 + np.exp(-ODDS))
 SCORES = len(EDGES) + 1
 SURENESS = 10
 """Number of even bins of the probability of the most probable class."""
-DROWNED = 0.5
-"""Noise on the number of records that a figure is about, over that number, from which on the figure is withheld."""
 
 
 def cell_count(task: Classification) -> int:
@@ -44,18 +53,6 @@ def cells_of(task: Classification, probabilities: np.ndarray, labels: np.ndarray
     right = said.argmax(axis=1) == labels
     sure = np.minimum((said.max(axis=1) * SURENESS).astype(np.int64), SURENESS - 1)
     return SURENESS * right + sure
-
-
-@dataclass(frozen=True)
-class Released:
-    """Counts of cells, or shares of records in them, with noise."""
-
-    counts: np.ndarray
-    """(cells,)."""
-    deviation: float
-    """Standard deviation of the noise on each."""
-    records: bool
-    """Whether these are counts of records; else they are shares, each client's records counting as one."""
 
 
 def figures_of(task: Classification, released: Released) -> dict[str, Figure | None]:
@@ -123,25 +120,25 @@ def _of_scores(released: Released) -> dict[str, Figure | None]:
 
     everybody = range(2 * SCORES)
     rare, common = range(SCORES, 2 * SCORES), range(SCORES)
-    found: dict[str, Figure | None] = {"accuracy": _share(released, accuracy, everybody)}
+    found: dict[str, Figure | None] = {"accuracy": share_figure(released, accuracy, everybody)}
     found["auc"] = None
-    if _is_known(released, rare) and _is_known(released, common):
+    if is_known(released, rare) and is_known(released, common):
         ties = (np.clip(sick(counts), 0, None) * np.clip(others(counts), 0, None)).sum()
         open_ = float(
             ties / (sick(counts).sum() * others(counts).sum()) / 2
         )  # how far records of one bin may change it
         inside, outside = (float(part(counts).sum()) for part in (sick, others))
-        size = (inside, outside) if released.records else (1e9, 1e9)
-        figure = auc_figure(min(1.0, max(0.0, auc(counts))), *size, _variance(released, auc))
+        size = (inside, outside) if released.records else (UNCOUNTED, UNCOUNTED)
+        figure = auc_figure(min(1.0, max(0.0, auc(counts))), *size, noise_variance(released, auc))
         # Equal scores count half: within a bin a model is no worse than chance, but may be better.
         found["auc"] = Figure(figure.value, figure.low, min(1.0, figure.high + open_))
-    found["recall"] = _share(released, recall, rare)
+    found["recall"] = share_figure(released, recall, rare)
     found["calibration"] = None
-    if _is_known(released, everybody):
+    if is_known(released, everybody):
         records = float(counts.sum()) if released.records else math.inf
         shared = np.clip(others(counts) + sick(counts), 0, None)
         width = float((halves * shared).sum() / shared.sum())
-        spread = SURE * math.sqrt(_variance(released, calibration) + 0.25 / records) + width
+        spread = SURE * math.sqrt(noise_variance(released, calibration) + 0.25 / records) + width
         value = calibration(counts)
         found["calibration"] = Figure(value, value - spread, value + spread)
     return found
@@ -158,47 +155,10 @@ def _of_predictions(released: Released) -> dict[str, Figure | None]:
     def calibration(h: np.ndarray) -> float:
         return float(((h[:SURENESS] + h[SURENESS:]) * middles).sum() / h.sum()) - accuracy(h)
 
-    found = {"accuracy": _share(released, accuracy, everybody), "calibration": None}
-    if _is_known(released, everybody):
+    found = {"accuracy": share_figure(released, accuracy, everybody), "calibration": None}
+    if is_known(released, everybody):
         records = float(released.counts.sum()) if released.records else math.inf
         value = calibration(released.counts)
-        spread = SURE * math.sqrt(_variance(released, calibration) + 0.25 / records) + 0.5 / SURENESS
+        spread = SURE * math.sqrt(noise_variance(released, calibration) + 0.25 / records) + 0.5 / SURENESS
         found["calibration"] = Figure(value, value - spread, value + spread)
     return found
-
-
-def _is_known(released: Released, cells: Sequence[int]) -> bool:
-    """Whether the noise on the sum of some cells is small against it."""
-    total = float(released.counts[list(cells)].sum())
-    return released.deviation * math.sqrt(len(cells)) < DROWNED * total
-
-
-def _share(released: Released, figure: Callable[[np.ndarray], float], cells: Sequence[int]) -> Figure | None:
-    """A share of the records in some cells, with an interval like Wilson's that holds the noise, too; None where noise
-    drowns them."""
-    if not _is_known(released, cells):
-        return None
-    value, noise = min(1.0, max(0.0, figure(released.counts))), _variance(released, figure)
-    total = float(released.counts[list(cells)].sum()) if released.records else 1e9
-    # The shares that lie 1.96 of their own deviations away: (value - q)^2 = SURE^2 (q (1 - q) / n + noise).
-    square = SURE**2
-    middle = (value + square / (2 * total)) / (1 + square / total)
-    rest = (value**2 - square * noise) / (1 + square / total)
-    half = math.sqrt(max(0.0, middle**2 - rest))
-    return Figure(value, max(0.0, min(value, middle - half)), min(1.0, max(value, middle + half)))
-
-
-def _variance(released: Released, figure: Callable[[np.ndarray], float]) -> float:
-    """Variance of a figure by the noise on the counts, to first order."""
-    if not released.deviation:
-        return 0.0
-    counts = released.counts
-    step = 1e-4 * max(released.deviation, 1e-9)
-    slopes = []
-    for cell in range(len(counts)):
-        moved = counts.copy()
-        moved[cell] += step
-        back = counts.copy()
-        back[cell] -= step
-        slopes.append((figure(moved) - figure(back)) / (2 * step))
-    return float(np.square(slopes).sum()) * released.deviation**2

@@ -1,4 +1,4 @@
-"""Judgement of class probabilities on test records, with 95 % intervals: for whoever owns the records.
+"""Judgement of a model's predictions on test records, with 95 % intervals: for whoever owns the records.
 
 Few records say little, and an AUC of 1.000 on three of them says nothing: figures that too few records stand behind are
 withheld, with a sentence. Intervals are Wilson's for shares (Wilson 1927), Newcombe's for the area under the curve
@@ -17,6 +17,7 @@ import numpy as np
 from sordino.errors import UserError
 from sordino.tasks.class_metrics import BINS, LEAST_PROBABILITY
 from sordino.tasks.classification import Classification
+from sordino.tasks.intervals import Figure, area, auc_figure, wilson
 from sordino.tasks.task import Task
 
 LEAST, ENOUGH, MANY = 5, 10, 50
@@ -26,19 +27,8 @@ LEAST_IN_GROUP = 20
 """Least number of test records of a group that is judged by itself."""
 MOST_GROUPS = 12
 """Most values of a column that is looked at group by group."""
-SURE = 1.959963984540054
-"""Standard deviations on both sides of a normal's mean that hold 95 % of it."""
 RESAMPLED, MOST_RESAMPLED = 400, 20_000_000
 """Number of times that records are resampled, and most records that are drawn for it altogether."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -150,54 +140,6 @@ def _judge_numbers(task: Task, predicted: np.ndarray, targets: np.ndarray) -> Ju
         figures[name] = Figure(value, float(min(low, value)), float(max(high, value)))
     notes = [f"There are {told}: look at the intervals, not at the figures."] if records < MANY else []
     return Judgement(records=records, figures=figures, worst=None, notes=notes, **empty)
-
-
-def wilson(hits: float, total: float) -> Figure:
-    """Share of hits with Wilson's interval; of no records, nothing is known: 0 to 1."""
-    if total <= 0:
-        return Figure(math.nan, 0.0, 1.0)
-    share, square = hits / total, SURE**2
-    middle = (share + square / (2 * total)) / (1 + square / total)
-    half = SURE / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
-    return Figure(share, max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share)))
-
-
-def auc_figure(value: float, inside: float, outside: float, more: float = 0.0) -> Figure:
-    """Area under the curve with Newcombe's interval (method 5), which has a width for an area of 1, too: its ends are
-    the areas that lie 1.96 of their own standard deviations away.
-
-    Args:
-        value: The area.
-        inside: Number of records of the class.
-        outside: Number of other records.
-        more: Variance that comes on top, as of noise on the counts.
-    """
-    middle = (inside + outside) / 2 - 1
-
-    def away(area: float) -> float:
-        spread = 1 + middle * (1 - area) / (2 - area) + middle * area / (1 + area)
-        return (value - area) ** 2 - SURE**2 * (area * (1 - area) * spread / (inside * outside) + more)
-
-    return Figure(value, _root(away, 0.0, value), _root(away, 1.0, value))
-
-
-def _root(away: Callable[[float], float], far: float, near: float) -> float:
-    """Point between `near`, where `away` is not positive, and `far` at which it becomes zero; `far` where it stays
-    below."""
-    if away(far) <= 0:
-        return far
-    for _ in range(60):
-        middle = (near + far) / 2
-        near, far = (middle, far) if away(middle) <= 0 else (near, middle)
-    return (near + far) / 2
-
-
-def area(scores: np.ndarray, members: np.ndarray) -> float:
-    """Share of pairs in which a member has a higher score than another record; equal scores count half (Mann and
-    Whitney 1947)."""
-    order, inside = np.sort(scores[~members]), scores[members]
-    below, up_to = np.searchsorted(order, inside, "left"), np.searchsorted(order, inside, "right")
-    return float((below + up_to).mean() / (2 * len(order)))
 
 
 def _figures(

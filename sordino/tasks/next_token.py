@@ -22,8 +22,15 @@ from sordino.tasks.classification import effective_records, shares_of
 from sordino.tasks.recalibration import fit_recalibration, power
 from sordino.tasks.task import Task
 
+TOKENS = "tokens"
+"""Array of a client's file with the sequences; `tokens_test` has its own test sequences."""
 SMOOTHING = 3.0
 """Times that each token is counted too often where models are adjusted to a client's tokens."""
+
+
+def write_sequences(tokens: np.ndarray) -> list[str]:
+    """Each row of whole numbers as text, with spaces between them."""
+    return [" ".join(map(str, row)) for row in tokens.tolist()]
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,25 @@ class NextToken(Task):
     def wish(self) -> str:
         return f"to predict {self}"
 
-    def parse(self, texts: Sequence[str]) -> np.ndarray:
-        raise UserError("Sequences of tokens stand in arrays, not in tables.")
+    strange: ClassVar[str] = "which is no sequence of declared tokens"
 
-    def text(self, targets: np.ndarray) -> np.ndarray:
-        return targets
+    def parse(self, texts: Sequence[str]) -> np.ndarray:
+        """(records, T): targets written as their numbers with spaces between them; -1 for all of a sequence that has
+        another length or another token."""
+        found = np.full((len(texts), self.length), -1, dtype=np.int64)
+        for row, text in zip(found, texts, strict=True):
+            tokens = text.split()
+            known = len(tokens) == self.length and all(one.isdecimal() and int(one) < self.vocabulary for one in tokens)
+            if known:
+                row[:] = [int(one) for one in tokens]
+        return found
+
+    def text(self, targets: np.ndarray) -> list[str]:
+        return write_sequences(targets)
+
+    def arrays(self, x: np.ndarray, y: np.ndarray, ending: str = "") -> dict[str, Any]:
+        """Whole sequences, from the first input to the last target."""
+        return {f"{TOKENS}{ending}": np.concatenate([x[:, :1].astype(np.int64), y], axis=1)}
 
     @property
     def groups(self) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
+from sordino.tasks import error_sums
+from sordino.tasks.intervals import Figure, Released
 from sordino.tasks.task import Task
 
 USUAL_LOSS = "squared"
@@ -240,6 +242,29 @@ class Regression(Task):
             }
         return np.stack([columns[name] for name in self.metrics], axis=1)
 
+    # Evaluation that is paid for.
+
+    @property
+    def evaluated(self) -> int:
+        return error_sums.ENTRIES
+
+    def evaluation_rows(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return error_sums.rows_of(self._errors(predicted, targets), targets.astype(np.float64))
+
+    def evaluated_records(self, counts: np.ndarray) -> float:
+        return error_sums.records_of(counts)
+
+    def evaluation_figures(self, released: Released) -> dict[str, Figure | None]:
+        return error_sums.figures_of(released, self.size)
+
+    def true_figures(self, predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+        errors = self._errors(predicted, targets)
+        return error_sums.true_figures(errors, targets.astype(np.float64), weights, self.size)
+
+    def _errors(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Scaled errors of rows of `predict`."""
+        return (predicted[:, 0] - self.centre) / self.size - targets
+
     # Records, for partitions, public data and audits.
 
     def group(self, targets: np.ndarray) -> np.ndarray:
@@ -286,7 +311,7 @@ class Regression(Task):
 
     def temper(self, log_probabilities: Tensor, targets: Tensor, offsets: Tensor) -> tuple[float, Tensor]:
         errors = self.sharpen(log_probabilities.double(), 1.0, offsets)[..., 0] - targets
-        return 1.0, self._offsets(0.0, errors, 0.0)
+        return 1.0, self.normal_offsets(0.0, errors, 0.0)
 
     @property
     def needs_spread(self) -> bool:
@@ -297,11 +322,11 @@ class Regression(Task):
         records = len(targets)
         fitted = min(features, records / 2)
         more = 1 + fitted / records if records else 1.0
-        found = self._offsets(0.0, log_probabilities[..., 0].double() - targets, fitted)
+        found = self.normal_offsets(0.0, log_probabilities[..., 0].double() - targets, fitted)
         found[1] += math.log(more)
         return found
 
-    def _offsets(self, shift: float, errors: Tensor, fitted: float) -> Tensor:
+    def normal_offsets(self, shift: float, errors: Tensor, fitted: float) -> Tensor:
         """Offsets with a shift of the mean and the variance of `errors`, drawn to the usual one by few of them;
         `fitted` numbers were fitted to the same records."""
         variance = (float(errors.square().sum()) + PRIOR) / (len(errors) - fitted + PRIOR)
@@ -317,12 +342,12 @@ class Regression(Task):
             return 1.0, torch.zeros(self.told)
         inputs, away = torch.stack([said, torch.ones_like(said)], dim=1), known - said
         penalties = torch.diag(torch.tensor([SLOPE, SHIFT], dtype=torch.float64))
-        variance = float(self._offsets(0.0, away, 0.0)[1].exp())
+        variance = float(self.normal_offsets(0.0, away, 0.0)[1].exp())
         moments = inputs.T @ inputs / variance
         changed = torch.linalg.solve(moments + penalties, inputs.T @ away / variance)
         fitted = float(torch.linalg.solve(moments + penalties, moments).trace())
         errors = away - inputs @ changed
-        return 1 + float(changed[0]), self._offsets(float(changed[1]), errors, fitted)
+        return 1 + float(changed[0]), self.normal_offsets(float(changed[1]), errors, fitted)
 
     # Predictions for new records.
 

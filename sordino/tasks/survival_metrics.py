@@ -39,13 +39,19 @@ def concordant_pairs(times: np.ndarray, events: np.ndarray, predicted: np.ndarra
     return won, total
 
 
-def kaplan_meier(times: np.ndarray, events: np.ndarray, at: np.ndarray, before: bool = False) -> np.ndarray:
+def kaplan_meier(
+    times: np.ndarray,
+    events: np.ndarray,
+    at: np.ndarray,
+    before: bool = False,
+    weights: np.ndarray | None = None,
+) -> np.ndarray:
     """Probability of no event up to each of the times `at`, or up to just before them (`before`; Kaplan and
-    Meier 1958); one where there are no records."""
+    Meier 1958); one where there are no records. `weights` are those of the records, above zero; else they are equal."""
     moments = np.unique(times[events])
-    at_risk = (times >= moments[:, None]).sum(axis=1)
-    happened = ((times == moments[:, None]) & events).sum(axis=1)
-    curve = np.concatenate([[1.0], np.cumprod(1 - happened / np.maximum(at_risk, 1))])
+    at_risk, happened = times >= moments[:, None], (times == moments[:, None]) & events
+    whole = np.ones(len(times)) if weights is None else weights
+    curve = np.concatenate([[1.0], np.cumprod(1 - (happened @ whole) / (at_risk @ whole))])
     return np.asarray(curve[np.searchsorted(moments, at, "left" if before else "right")])
 
 
@@ -56,6 +62,7 @@ def brier_scores(
     events: np.ndarray,
     curves: np.ndarray,
     cuts: np.ndarray,
+    weights: np.ndarray | None = None,
 ) -> np.ndarray:
     """(records,): integrated Brier score of each record; their mean is the score.
 
@@ -66,9 +73,12 @@ def brier_scores(
         events: (records,).
         curves: (records, cuts) predicted probabilities of no event up to each cut.
         cuts: (cuts,) times at which the score is taken; between them it is taken to be linear.
+        weights: of the training records, where these do not count the same.
     """
-    seen_at_cuts = np.maximum(kaplan_meier(trained_times, ~trained_events, cuts, before=True), LEAST_WEIGHT)
-    seen_before = np.maximum(kaplan_meier(trained_times, ~trained_events, times, before=True), LEAST_WEIGHT)
+    seen_at_cuts, seen_before = (
+        np.maximum(kaplan_meier(trained_times, ~trained_events, at, True, weights), LEAST_WEIGHT)
+        for at in (cuts, times)
+    )
     later = (times[:, None] > cuts) | ((times[:, None] == cuts) & ~events[:, None])
     happened = events[:, None] & ~later
     errors = np.where(happened, curves**2 / seen_before[:, None], 0.0)

@@ -15,9 +15,21 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
+from sordino.tasks.intervals import Figure, Released
 
 UNDECLARED = ("none", "balanced")
 """Values of a method's `class_weight` that declare no weights."""
+
+
+def of_part(metric: str, name: str) -> str:
+    """Name of a metric of one of several outcomes."""
+    return f"{metric}[{name}]"
+
+
+def split_part(metric: str) -> tuple[str, str | None]:
+    """Metric and outcome of a name by `of_part`; None for the outcome of any other name."""
+    name, _, part = metric.partition("[")
+    return name, part.removesuffix("]") or None
 
 
 class Task(ABC):
@@ -27,10 +39,6 @@ class Task(ABC):
     """The kind of task, in a word."""
     dtype: ClassVar[torch.dtype]
     """Type of the targets' tensor."""
-    metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics on test records, in the order of their columns."""
-    lower_is_better: ClassVar[tuple[str, ...]]
-    """The metrics of which a lower value is the better one."""
     score: ClassVar[str]
     """The metric by which clients are compared; at most 1, higher is better."""
     judged: ClassVar[bool] = True
@@ -39,9 +47,24 @@ class Task(ABC):
     """Name of the output of an exported network."""
 
     @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics on test records, in the order of their columns."""
+
+    @property
+    @abstractmethod
+    def lower_is_better(self) -> tuple[str, ...]:
+        """The metrics of which a lower value is the better one."""
+
+    @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of the target of one record: a number, unless records are sequences."""
+        """Shape of the target of one record: a number, unless records are sequences or have several outcomes."""
         return ()
+
+    @property
+    def together(self) -> int:
+        """Number of outcomes of one record that are predicted at once."""
+        return 1
 
     @property
     @abstractmethod
@@ -100,6 +123,10 @@ class Task(ABC):
     @abstractmethod
     def text(self, targets: np.ndarray) -> Sequence[str] | np.ndarray:
         """Description that `parse` reads as these targets."""
+
+    def arrays(self, x: np.ndarray, y: np.ndarray, ending: str = "") -> dict[str, Any]:
+        """Records as the arrays of an NPZ file, by name; names end with `ending`."""
+        return {f"x{ending}": x, f"y{ending}": self.text(y)}
 
     # Checks.
 
@@ -189,6 +216,11 @@ class Task(ABC):
             records: number of records.
         """
 
+    def of_linear(self, features: int) -> dict[str, float]:
+        """Hyper-parameters `clip`, `largest_step` and `walk` that suit sums of records' gradients of linear models of
+        so many features, for methods that have all three, where nobody chose them; none where a method's own do."""
+        return {}
+
     # Weights of records in training.
 
     def weighed(self, class_weight: str) -> Task:
@@ -233,6 +265,38 @@ class Task(ABC):
     @abstractmethod
     def figures(self, sums: np.ndarray) -> np.ndarray:
         """(rows, metrics) from rows of `sums`; `nan` where a row has none of the records that a metric is about."""
+
+    # Evaluation that is paid for: one noised sum, over test records, of a row of a norm of at most one for each.
+
+    @property
+    def evaluated(self) -> int:
+        """Number of entries of a row of `evaluation_rows`; a task without such rows refuses."""
+        raise UserError(
+            f"evaluation_share pays for figures that are sums over records, and this task ({self.name}) has none: "
+            "leave it out."
+        )
+
+    def evaluation_rows(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """float32 (records, evaluated): a row for each record, of a norm of at most one.
+
+        Args:
+            predicted: (records, predicted), as `predict` gives them.
+            targets: (records,) of the same records.
+        """
+        raise NotImplementedError
+
+    def evaluated_records(self, counts: np.ndarray) -> float:
+        """Number of records in a noisy sum of rows."""
+        return float(counts.sum())
+
+    def evaluation_figures(self, released: Released) -> dict[str, Figure | None]:
+        """Figures from noisy sums of rows, or from their means; None where noise drowns what a figure is about."""
+        raise NotImplementedError
+
+    def true_figures(self, predicted: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+        """Figures from the records themselves, without noise, for simulations; `weights` are those of the records,
+        which need not sum to one."""
+        raise NotImplementedError
 
     # Records, for partitions, public data and audits.
 
@@ -344,6 +408,15 @@ class Task(ABC):
     def columns(self) -> tuple[str, ...]:
         """Names of the last columns of `predict`, for a table of predictions."""
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the columns of a table of predictions in which these stand in words."""
+        return ("prediction",)
+
+    def shown(self, predicted: np.ndarray) -> np.ndarray:
+        """(records, columns): the numbers of `predict` that a table of predictions has."""
+        return predicted[:, predicted.shape[1] - len(self.columns) :]
+
     @staticmethod
     def write(predicted: float) -> str:
         """One number of `predict` as tables of predictions have it."""
@@ -353,6 +426,10 @@ class Task(ABC):
     def tell(self, predicted: np.ndarray, threshold: float | None = None) -> list[str]:
         """The prediction for each record in words, from rows of `predict`; `threshold` is the probability from which on
         a class that is looked for is predicted, where it is not the most probable one."""
+
+    def tell_each(self, predicted: np.ndarray, threshold: float | None = None) -> list[tuple[str, ...]]:
+        """The predictions for each record in words, one for each of `heads`."""
+        return [(one,) for one in self.tell(predicted, threshold)]
 
     def measures(self, predicted: np.ndarray, targets: np.ndarray) -> dict[str, float]:
         """Figures of predictions (records, predicted) on records with these targets, by name; for tasks without

@@ -51,7 +51,15 @@ class CheckedSum:
 def observe_gradients() -> Iterator[list[CheckedSum]]:
     """Record every noisy gradient that passes the gate within the context, with its contents."""
     seen: list[CheckedSum] = []
-    original = SampledGradients.pass_sum
+    with (
+        mock.patch.object(SampledGradients, "pass_sum", _observing(SampledGradients.pass_sum, seen)),
+        mock.patch.object(StackedGradients, "pass_sums", _observing_all(StackedGradients.pass_sums, seen)),
+    ):
+        yield seen
+
+
+def _observing(original: Callable[..., Tensor], seen: list[CheckedSum]) -> Callable[..., Tensor]:
+    """Make a `pass_sum` that records the sum of one client in `seen`."""
 
     def observing(self: SampledGradients, records: int, clipped_sum: Callable[[Tensor], Tensor]) -> Tensor:
         inside: dict[str, Any] = {}
@@ -70,7 +78,11 @@ def observe_gradients() -> Iterator[list[CheckedSum]]:
         seen.append(CheckedSum(question, client, step, noise=noise, **inside))
         return passed
 
-    stacked = StackedGradients.pass_sums
+    return observing
+
+
+def _observing_all(original: Callable[..., Tensor], seen: list[CheckedSum]) -> Callable[..., Tensor]:
+    """Make a `pass_sums` that records the sums of a stack of clients in `seen`."""
 
     def observing_all(
         self: StackedGradients, records: Sequence[int], clipped_sums: Callable[[Tensor], Tensor]
@@ -86,7 +98,7 @@ def observe_gradients() -> Iterator[list[CheckedSum]]:
             return totals
 
         step = self.exits[0].taken
-        passed = stacked(self, records, noted)
+        passed = original(self, records, noted)
         for place, exit in enumerate(self.exits):
             question, client = exit.purpose
             clipped = inside["clipped"][place]
@@ -106,11 +118,7 @@ def observe_gradients() -> Iterator[list[CheckedSum]]:
             )
         return passed
 
-    with (
-        mock.patch.object(SampledGradients, "pass_sum", observing),
-        mock.patch.object(StackedGradients, "pass_sums", observing_all),
-    ):
-        yield seen
+    return observing_all
 
 
 def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:

@@ -83,9 +83,10 @@ def description(models: Models, client: str | int | None) -> dict[str, Any]:
 def _onnx(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
     import onnx
 
-    quiet = logging.getLogger("torch.onnx")
-    before = quiet.level
-    quiet.setLevel(logging.ERROR)
+    quiet = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    before = [one.level for one in quiet]
+    for one in quiet:
+        one.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # the exporter tells of its steps
             warnings.simplefilter("ignore")
@@ -99,7 +100,8 @@ def _onnx(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
                 verbose=False,
             )
     finally:
-        quiet.setLevel(before)
+        for one, level in zip(quiet, before, strict=True):
+            one.setLevel(level)
     if program is None:
         raise UserError("torch did not make an ONNX program of this network.")
     made = program.model_proto

@@ -64,22 +64,25 @@ class Predictions:
         labels = self.records.labels
         if labels is None or not self.task.judged:
             return None
-        known = self.records.usable & (~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0)
+        said = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
+        known = self.records.usable & said.reshape(len(said), -1).all(axis=1)
         if not known.any():
             return None
         groups = group_columns(self.records.columns, schema, known)
         return judge(self.task, self.probabilities[known], labels[known], groups, self.threshold)
 
     def write(self, path: Path) -> None:
-        """Write one line per record: its own columns, then `prediction` and the task's `columns`."""
+        """Write one line per record: its own columns, then the task's `heads` and `columns`."""
         own = self.records.columns
         with writing(path), path.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
-            writer.writerow([*own, "prediction", *self.task.columns])
-            rows = zip(*own.values(), strict=True)
-            shown = self.probabilities[:, self.probabilities.shape[1] - len(self.task.columns) :]
-            for row, label, said in zip(rows, self.labels(), shown, strict=True):
-                writer.writerow([*row, label, *("" if math.isnan(one) else self.task.write(one) for one in said)])
+            writer.writerow([*own, *self.task.heads, *self.task.columns])
+            rows, usable = zip(*own.values(), strict=True), self.records.usable
+            told = self.task.tell_each(np.nan_to_num(self.probabilities), self.threshold)
+            nothing = ("",) * len(self.task.heads)
+            for row, words, there, said in zip(rows, told, usable, self.task.shown(self.probabilities), strict=True):
+                numbers = ("" if math.isnan(one) else self.task.write(one) for one in said)
+                writer.writerow([*row, *(words if there else nothing), *numbers])
 
 
 def predict(models: Models, client: str | int | None, file: Path) -> Predictions:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.board.server import Board, Source
+from sordino.board.server import Board, BoardSource
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Asker:
 
 
 @contextlib.contextmanager
-def serving(source: Source, token: str | None = "T") -> Iterator[Asker]:
+def serving(source: BoardSource, token: str | None = "T") -> Iterator[Asker]:
     """A board at any free port."""
     with Board(source, 0, token) as board:
         thread = threading.Thread(target=board.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

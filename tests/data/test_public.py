@@ -126,3 +126,10 @@ def test_public_data_must_fit(tmp_path: Path) -> None:
     hospital(tmp_path / "wide" / "anybody.npz", 77, features=5)
     with pytest.raises(UserError, match="do not fit: their records have shape"):
         prepared(tmp_path, keys, {"method": "acdp-pfsd", "public": str(tmp_path / "wide")})
+
+
+def test_records_that_are_taken_for_public_are_told_as_not_covered() -> None:
+    made = prepare(Experiment.make({"data": "digits", "clients": 5, "rounds": 1, "method": "acdp-pfsd"}))
+    assert any("180 of the records were set aside and are taken for public" in one for one in made.disclosed)
+    made = prepare(Experiment.make({"data": "digits", "clients": 5, "rounds": 1, "method": "dp-fedavg"}))
+    assert not any("taken for public" in one for one in made.disclosed)

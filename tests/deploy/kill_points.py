@@ -45,7 +45,7 @@ from sordino.store.store import Store
 POINTS: list[tuple[Any, str, int]] = [
     (SiteLedger, "_commit", 40),
     (Witness, "write", 20),
-    (DeploymentJournal, "do", 40),
+    (DeploymentJournal, "execute", 40),
     (RunFiles, "save", 3),
     (RunFiles, "charge", 2),
     (Site, "answer", 24),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from federations import Federation, federation
 from safetensors.torch import load_file
+from text_models import songs
 
 from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.site.status import status
@@ -95,9 +96,13 @@ OUTCOMES: dict[str, dict[str, Any]] = {
     "times": {"personal": "recalibrate", "set": {"sampling": 0.7}},
     "times, blended": {"personal": "blend", "protect_from": "server"},
     "times of whole sites": {"method": "dp-fedavg"},
+    "times, with one slope": {"model": "hazards", "evaluation_share": 0.2},
+    "several numbers": {"personal": "recalibrate", "evaluation_share": 0.2},
+    "several numbers, blended": {"personal": "blend", "method": "dp-fedavg"},
+    "several labels": {"personal": "recalibrate", "set": {"sampling": 0.7}},
 }
 """Options of sums of records' gradients where numbers or times to an event are predicted."""
-QUICK_OUTCOMES = ("numbers", "times")
+QUICK_OUTCOMES = ("numbers", "times", "several numbers", "several labels")
 LATER_OUTCOMES = [pytest.param(name, marks=pytest.mark.slow) for name in OUTCOMES if name not in QUICK_OUTCOMES]
 
 
@@ -118,11 +123,50 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_numbers_and_times_equal_those_of_a_simulation(name: str, wards: Path, tmp_path: Path) -> None:
     """The sites' declared range or cuts are the schema's, and what they keep holds intervals and curves, too."""
     number = {"kind": "number", "range": [-3, 3], "spread": 3}
-    numbers = {"days": {"kind": "target", "range": [0, 20], "unit": "days"}, "back": {"kind": "id"}}
-    times = {"days": {"kind": "time", "cuts": [4, 8, 16]}, "back": {"kind": "event"}}
-    schema = {"columns": {"a": number, "b": number, **(numbers if name.startswith("numbers") else times)}}
+    days = {"kind": "target", "range": [0, 20], "unit": "days"}
+    long = {"kind": "label", "values": ["short", "long"], "bins": [8.0]}
+    outcomes = {
+        "numbers": {"days": days, "back": {"kind": "id"}},
+        "times": {"days": {"kind": "time", "cuts": [4, 8, 16]}, "back": {"kind": "event"}},
+        "several numbers": {"b": {"kind": "target", "range": [-3, 3]}, "days": days, "back": {"kind": "id"}},
+        "several labels": {"days": long, "back": {"kind": "label", "values": ["0", "1"]}},
+    }
+    kind = next(one for one in outcomes if name.startswith(one))
+    schema = {"columns": {"a": number, "b": number, **outcomes[kind]}}
     keys = {"data": str(wards), "table": schema, "partition": None, "method": "dp-fedsgd", "model": "logistic"}
     with federation(tmp_path, 4, **{**keys, "delta": 1e-3, "noise": "integers", **OUTCOMES[name]}) as made:
+        check_equal(made)
+
+
+SEQUENCES: dict[str, dict[str, Any]] = {
+    "whole sites": {"method": "dp-fedavg", "model": "text_models:NextLSTM"},
+    "sequences": {"method": "dp-fedavg-record", "model": "text_models:NextTransformer"},
+    "persons": {"method": "dp-fedavg-record", "model": "text_models:NextLSTM", "person": "person"},
+    "recalibrated": {"method": "dp-fedavg", "model": "text_models:NextTransformer", "personal": "recalibrate"},
+    "blended": {"method": "dp-fedavg", "model": "text_models:NextLSTM", "personal": "blend"},
+    "sums": {"method": "dp-fedsgd", "model": "text_models:NextLSTM", "set": {"sampling": 0.5, "counts": 0.0}},
+}
+"""Options where the next token of sequences is predicted."""
+QUICK_SEQUENCES = ("whole sites", "sequences")
+LATER_SEQUENCES = [pytest.param(name, marks=pytest.mark.slow) for name in SEQUENCES if name not in QUICK_SEQUENCES]
+
+
+@pytest.fixture(scope="module")
+def choirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sequences of five tokens at four choirs, two of each singer; tokens from 0 to 6 are declared, 6 never occurs."""
+    folder = tmp_path_factory.mktemp("choirs")
+    for seed, (size, name) in enumerate(zip((40, 24, 36, 30), ("east", "north", "south", "west"), strict=True)):
+        tokens, singers = songs(size, 5, seed), np.array([f"{name} {place // 2}" for place in range(size)])
+        whose = {"person": singers[8:], "person_test": singers[:8]}
+        np.savez(folder / f"{name}.npz", tokens=tokens[8:], tokens_test=tokens[:8], **whose)
+    return folder
+
+
+@pytest.mark.parametrize("name", [*QUICK_SEQUENCES, *LATER_SEQUENCES])
+def test_sequences_at_sites_equal_those_of_a_simulation(name: str, choirs: Path, tmp_path: Path) -> None:
+    keys = {"data": str(choirs), "vocabulary": 7, "partition": None, "delta": 1e-3, "noise": "integers"}
+    with federation(tmp_path, 4, **{**keys, **SEQUENCES[name]}) as made:
+        assert (made.experiment.vocabulary, made.experiment.shape) == (7, (4,))
         check_equal(made)
 
 

@@ -154,6 +154,8 @@ def test_units_are_installed_where_systemd_looks_and_told_how_to_start(sordino, 
     assert code == 2
     assert "--server and --ca" in told
     asked = ("site", "install", str(site), "--server", "fl.example.org:443", "--ca", str(tmp_path / "ca.pem"))
+    assert "There is no certificate" in sordino(*asked)[2]
+    (tmp_path / "ca.pem").write_text("the server's")
     code, out, _ = sordino(*asked, "--monitor", "127.0.0.1:9464", "--json")
     found = json.loads(out)
     assert (code, found["name"]) == (0, "sordino-site-hospital")

@@ -9,8 +9,8 @@ from federations import Federation, federation, kind
 
 from sordino.deploy.protocol import wire
 from sordino.deploy.protocol.carrier import Fault
+from sordino.deploy.protocol.versions import PROTOCOL, is_understood, upgrade_advice, version_in
 from sordino.deploy.server import coordinator, presence
-from sordino.deploy.server.presence import upgrade_advice
 from sordino.errors import UserError
 from sordino.version import VERSION
 
@@ -26,13 +26,26 @@ def made(tmp_path_factory: pytest.TempPathFactory):
     [("0.0.1", "site"), ("999.0.0", "server"), (None, "site"), ("\x1b[31m1.2.3", "site"), (7, "site")],
 )
 def test_who_must_upgrade_is_said(version: object, whom: str) -> None:
-    advice = upgrade_advice(version)
+    advice = upgrade_advice(version, VERSION)
     assert f"the {whom} must be upgraded" in advice
     assert advice.isprintable()
 
 
-def test_equal_versions_need_no_upgrade() -> None:
-    assert upgrade_advice(VERSION) == ""
+@pytest.mark.parametrize(("server", "whom"), [("0.0.1", "server"), ("999.0.0", "site"), (None, "server")])
+def test_a_site_says_so_too(server: object, whom: str) -> None:
+    assert f"the {whom} must be upgraded" in upgrade_advice(VERSION, server)
+
+
+def test_equal_versions_of_other_code_are_told_apart() -> None:
+    assert "Both have" in upgrade_advice(VERSION, VERSION)
+    assert "install the same package on both" in upgrade_advice(VERSION, VERSION)
+
+
+def test_ends_with_another_protocol_do_not_understand_each_other() -> None:
+    assert is_understood(f"{PROTOCOL}/999.0.0")
+    assert version_in("7/0.9.1") == "0.9.1"
+    for other in (None, "", "x", f"{PROTOCOL + 1}/{VERSION}", f"{PROTOCOL}{PROTOCOL}/{VERSION}"):
+        assert not is_understood(other)
 
 
 def told_by(made: Federation, fault: Fault) -> list[str]:
@@ -55,7 +68,7 @@ def test_a_site_with_an_older_protocol_is_told_to_the_operator_once(made: Federa
 
     told = [one for one in told_by(made, older) if "protocol" in one]
     assert len(told) == 1
-    assert f"older than {VERSION}, which this server has: the site must be upgraded." in told[0]
+    assert f"older than {VERSION}, which the server has: the site must be upgraded." in told[0]
 
 
 def test_an_older_site_that_derives_other_terms_is_named_with_its_version(made: Federation) -> None:
@@ -70,8 +83,23 @@ def test_an_older_site_that_derives_other_terms_is_named_with_its_version(made: 
 
     told = told_by(made, older)
     named = [one for one in told if one.startswith("site-0") or made.members[0].name in one]
-    assert any(f"The site has 0.3.9, this server {VERSION}: the site must be upgraded." in one for one in named)
+    assert any(f"The site has 0.3.9, the server {VERSION}: the site must be upgraded." in one for one in named)
     assert any("derives other terms" in one for one in named)
+
+
+def test_a_site_tells_its_owner_who_must_upgrade(made: Federation) -> None:
+    """The server derives other terms, and has another version."""
+
+    def other(node: int, request: bytes, answer) -> bytes:
+        message = wire.unpack(request)
+        if message["kind"] == "enrol":
+            assert message["version"] == VERSION
+            return made.sites[node].answer(wire.pack({**message, "identity": "0" * 64, "version": "999.0.0"}))
+        return answer()
+
+    told_by(made, other)
+    log = (made.folders[0] / "site.log").read_text()
+    assert f"The site has {VERSION}, the server 999.0.0: the site must be upgraded." in log
 
 
 def test_a_hostile_site_cannot_fill_the_operator_s_screen(made: Federation, monkeypatch: pytest.MonkeyPatch) -> None:

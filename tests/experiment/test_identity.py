@@ -167,7 +167,7 @@ def test_a_run_is_not_taken_up_with_other_code(edit: Callable[[str, str], None],
         run(store=tmp_path / "store", watch=stop, **KEYS)
     (row,) = Store(tmp_path / "store").all()
     edit("helping/constants.py", "FACTOR = 2\n")
-    assert "other code of its method or network" in refused("resume", row.run, "--store", tmp_path / "store")
+    assert "other code of its method, network or features" in refused("resume", row.run, "--store", tmp_path / "store")
 
 
 NOTEBOOK = """
@@ -232,6 +232,7 @@ class Net(nn.Module):
         self.frozen = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16), requires_grad=False)
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("unsaved", torch.zeros(2), persistent=False)
+        self.layer.plain = torch.zeros(2)
         self.change()
 
     def change(self):
@@ -245,6 +246,7 @@ CHANGES = {
     "their sign": "self.frozen[2] = -0.0",
     "a buffer": "self.scale.fill_(2)",
     "one that is not saved": "self.unsaved[0] = 1e-30",
+    "a plain attribute": "self.layer.plain[1] = 3",
     "trained weights": "self.layer.bias[0] = 7",
     "a type": "self.unsaved = self.unsaved.view(torch.int32)",
 }
@@ -294,4 +296,4 @@ def test_a_run_with_other_frozen_weights_is_not_taken_up(backbone: Callable[[str
         run(store=tmp_path, watch=stop, **KEYS)
     name = Store(tmp_path).all()[0].run
     backbone(CHANGES["frozen weights"])
-    assert "other weights of its network" in refused("resume", name, "--store", tmp_path)
+    assert "other weights of these" in refused("resume", name, "--store", tmp_path)

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import QUICK_KEYS, row_of, summary_of
 
 import sordino
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.experiment.result import metric_over_clients
 from sordino.experiment.run import start
 from sordino.store.run_summary import Metric, MixtureFigures, RecordFigures, Summary
 from sordino.store.store import Store
@@ -70,6 +72,14 @@ def test_figures_of_a_part_stand_beside_the_others() -> None:
     assert Summary.from_dict(document) == full
 
 
+def test_the_worst_tenth_is_that_of_the_metric() -> None:
+    """The largest losses and errors, the smallest scores; of scores that have no lower bound, bad ones count as 0."""
+    values = np.array([*range(1, 21), np.nan], dtype=float)
+    assert metric_over_clients(values, lower_is_better=True).worst_tenth == 19.5
+    assert metric_over_clients(values, lower_is_better=False).worst_tenth == 1.5
+    assert metric_over_clients(values - 30, lower_is_better=False).worst_tenth == 0
+
+
 LATER = {
     *("called", "privacy", "neighbours", "records", "metrics", "positive", "charged", "delta_replace_one"),
     *("epsilon_rows", "blend", "recalibrate", "deployed", "trial_of", "accuracy_noise"),
@@ -114,3 +124,10 @@ def test_python_users_read_results_by_key(tmp_path: Path) -> None:
     assert row == study.comparison.rows[0].to_dict()
     assert row["accuracy"]["personal"]["mean"] == result["accuracy"]["personal"]
     assert study.document()["rows"] == [{key: value for key, value in row.items() if key != "curves"}]
+
+
+def test_the_worst_tenth_of_a_loss_is_its_largest() -> None:
+    values = np.array([0.5, np.nan, *np.linspace(1, 2, 19)])
+    assert metric_over_clients(values, lower_is_better=True).worst_tenth == pytest.approx((2 + 2 - 1 / 18) / 2)
+    assert metric_over_clients(values, lower_is_better=False).worst_tenth == pytest.approx((0.5 + 1) / 2)
+    assert metric_over_clients(np.array([-3.0, 0.5]), lower_is_better=False).worst_tenth == 0

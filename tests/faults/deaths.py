@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from faults.cases import Reference, cases, checkpoints_every, ending, reference
+from faults.cases import OWN, Reference, cases, checkpoints_every, ending, reference
 from faults.kills import has_workers, next_command, send, sleep
 from faults.processes import HUNG, Copy, die_at, options, sordino
 from faults.trials import Check, Part, kept
@@ -42,7 +42,9 @@ def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
         yield kept(SENTENCE, ended.code == 0 or ended.refused, f"{what}: {ended}")
     with Copy(sordino(*next_command(store, case))) as again:
         resumed = again.outcome()
-    odd = ending(store, resumed.document["run"], resumed, known.trace) if resumed.code == 0 else str(resumed)
+    odd = str(resumed)
+    if resumed.code == 0:
+        odd = ending(store, resumed.document["run"], resumed, known.trace, cases()[case]["method"].startswith(OWN))
     yield kept(SAME, odd is None, f"{what}: {odd}")
 
 

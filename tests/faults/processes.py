@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import errno
 import importlib
+import io
 import json
 import os
 import signal
@@ -334,6 +335,8 @@ def _hook(
 
 def _is_watched(function: Any, worker: bool) -> bool:
     name = getattr(function, "__name__", "")
+    if isinstance(getattr(function, "__self__", None), io.BytesIO | io.StringIO):
+        return False  # it writes to memory, which no disk refuses
     owner = type(getattr(function, "__self__", None)).__module__
     locking = worker and name in LOCKING and owner == "_multiprocessing"
     return name in WATCHED or locking or _is_of_a_database(function)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from sordino.data import Dataset, load
 from sordino.errors import UserError
+from sordino.features import extractor
 from sordino.features.choice import read_choice
 from sordino.features.extractor import AT_ONCE, Extractor, build, check_apart, rebuilt
 from sordino.features.projection import SHIPPED_DATA, shipped, write_projection
@@ -39,6 +41,38 @@ class Remembering(nn.Module):
     def forward(self, x):
         self.last += 1
         return x.flatten(1)
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return (x / 255 if x.max() > 1 else x).flatten(1)
+
+class Largest(nn.Module):
+    def forward(self, x):
+        return (x * torch.where(x.amax() > 1, 1 / 255, 1.0)).flatten(1)
+
+class First(nn.Module):
+    mean = None
+    def forward(self, x):
+        if self.mean is None:
+            self.mean = x.mean(dim=0)
+        return (x - self.mean).flatten(1)
+
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.most = [2.0**10]
+    def forward(self, x):
+        self.most[0] = max(self.most[0], float(x.detach().max()))
+        return x.flatten(1) / self.most[0]
+
+class Shifted(nn.Module):
+    by = 1.0
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.full((1,), self.by), persistent=False)
+        self.size = torch.full((1,), self.by)
+    def forward(self, x):
+        return (x.flatten(1) - self.shift) / self.size
 
 class Inverse(nn.Module):
     def forward(self, x):
@@ -177,6 +211,7 @@ def test_a_users_backbone_is_frozen_in_evaluation_mode(own: Path) -> None:
         ("Mixing", "one record at a time"),
         ("Drawing", "not the same each time"),
         ("Remembering", "must be frozen"),
+        ("First", "depend on those that are seen first"),
         ("text", "gives a str"),
         ("nothing", "nothing"),
     ],
@@ -184,6 +219,35 @@ def test_a_users_backbone_is_frozen_in_evaluation_mode(own: Path) -> None:
 def test_what_is_no_function_of_one_record_is_refused(own: Path, name: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         made({"extractor": f"backbone:{name}", "trained_on": "nothing"})
+
+
+@pytest.mark.parametrize("name", ["Branching", "Largest", "factory"])
+def test_one_record_moves_no_others_features_whatever_code_does_with_a_batch(own: Path, name: str) -> None:
+    found, x = made({"extractor": f"backbone:{name}", "trained_on": "nothing"}), records(AT_ONCE + 5)
+    other = x.clone()
+    other[3] *= 1000
+    before, after = (torch.from_numpy(np.concatenate(list(found.compute(one)))) for one in (x, other))
+    assert torch.equal(before[:3], after[:3])
+    assert torch.equal(before[4:], after[4:])
+    assert not torch.equal(before[3], after[3])
+    with torch.no_grad():
+        alone = torch.cat([found.module(record) for record in other.split(1)])
+    torch.testing.assert_close(after, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_each_kind_of_machine_computes_its_own_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made("scattering:scales=1,width=3")
+    for machine in ("this", "this", "another"):
+        monkeypatch.setattr(extractor, "describe_machine", lambda device, kind=machine: f"{kind} {device}")
+        found.apply(records(3), tmp_path)
+    assert len(list(tmp_path.glob("*.npy"))) == 2
+
+
+def test_what_begins_to_remember_after_its_trial_is_refused(own: Path) -> None:
+    found = made({"extractor": "backbone:Late", "trained_on": "nothing"})
+    found.apply(records(3))
+    with pytest.raises(UserError, match=r"most.*must be frozen"):
+        found.apply(2000 * records(4))
 
 
 def test_features_that_are_not_finite_are_refused(own: Path) -> None:
@@ -207,6 +271,15 @@ def test_weights_that_do_not_fit_are_refused(own: Path) -> None:
         made(spec)
 
 
+def test_tensors_that_no_file_saves_decide_features(own: Path) -> None:
+    spec = {"extractor": "backbone:Shifted", "trained_on": "nothing"}
+    found = made(spec)
+    again = rebuilt(found.document(), SHAPE, found.tensors())
+    assert again.digest == found.digest
+    sys.modules["backbone"].Shifted.by = 2.0  # as a factory would that reads them from a file of its own
+    assert made(spec).digest != found.digest
+
+
 def test_code_that_has_changed_since_is_told(own: Path) -> None:
     found = made("backbone:factory:trained_on=nothing")
     (own / "backbone.py").write_text(BACKBONE + "\n# another\n")
@@ -223,6 +296,9 @@ def test_a_program_is_an_extractor(own: Path) -> None:
     assert torch.allclose(found.apply(records(3)), module(records(3)), atol=1e-5)
     again = rebuilt(found.document(), SHAPE, found.tensors())
     assert again.digest == found.digest
+    torch.export.save(torch.export.export(nn.Flatten(), (torch.zeros(4, *SHAPE),)), own / "fixed.pt2")
+    with pytest.raises(UserError, match="must be exported for any number of records"):
+        made({"extractor": "fixed.pt2", "trained_on": "nothing"})
     (own / "net.pt2").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"no torch\.export program"):
         made({"extractor": "net.pt2", "trained_on": "nothing"})

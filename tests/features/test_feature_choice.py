@@ -10,6 +10,8 @@ import pytest
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.features.choice import FeatureChoice, read_choice
+from sordino.study.sweep import cells
+from sordino.study.tuning import TuningRuns, tune
 
 
 def test_texts_and_tables_say_the_same() -> None:
@@ -60,6 +62,19 @@ def test_compared_methods_have_their_own_defaults() -> None:
     assert base.for_method("local", {}).rounds == 30
 
 
+def test_a_study_goes_through_settings_of_features() -> None:
+    """They are of every method, as keys of the experiment are."""
+    sweep = {"features.width": [8, 16]}
+    base = Experiment.make({"features": "scattering:pool=1"}, methods=["dp-fedavg", "local"])
+    found = cells(base, ["dp-fedavg", "local"], sweep, [0])
+    features = [cell.experiment.features for cell in found]
+    assert [(one.pool, one.width) for one in features if one is not None] == [(1, 8), (1, 8), (1, 16), (1, 16)]
+    tried: list[list[str]] = []
+    with pytest.raises(UserError, match="at least one seed"):
+        tune(TuningRuns(lambda texts: tried.append(texts) or [], lambda wanted: {}), ["local"], sweep)
+    assert tried == [["local[features.width=8]", "local[features.width=16]"]]
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -69,6 +84,11 @@ def test_compared_methods_have_their_own_defaults() -> None:
         ("scattering:width", "settings are key=value"),
         ("scattering:options=3,width=2", "features.options cannot be 3"),
         ({"extractor": "my.net:make", "pool": 2, "options": {}}, "has no setting 'pool'"),
+        ("backbone.py", r"names no function of that file: write backbone\.py:factory"),
+        ("/home/me/backbone.py:factory", "files of code are found from the current folder"),
+        ("../backbone.py:factory", "files of code are found from the current folder"),
+        ("encoder.safetensors", "is a file of weights"),
+        ({"extractor": "my.net:make", "trained_on": " "}, "features.trained_on cannot be ' '"),
         ({"extractor": "net.pt2", "weights": "file"}, "holds its weights itself"),
         ({"public": "mnist", "projection": "random"}, "leave one of them out"),
         ({"projection": "none", "width": 3}, "leave out width"),

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from typer.testing import CliRunner
 
 import sordino
 from sordino.cli import app
-from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy
+from sordino.deploy.protocol.roster import Member, roster_toml
+from sordino.deploy.site.data import encode_records, read_records
+from sordino.deploy.site.rules import RefusedError, Rules, SitePolicy, read_rules
+from sordino.deploy.site.site import Site
 from sordino.deploy.terms import terms_of
 from sordino.deploy.trial import prepare_simulation
 from sordino.errors import UserError
@@ -28,6 +32,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import start
 from sordino.features import extractor as extractors
+from sordino.features.projection import record_hashes
 from sordino.planning.advise import advise
 from sordino.planning.plan import plan_of
 from sordino.planning.situation import Situation
@@ -57,6 +62,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, A
     save_file(module.state_dict(), tmp_path / "bone.safetensors")
     yield {"extractor": "bone.py:factory", "weights": "bone.safetensors", "trained_on": "other digits", "width": 9}
     sys.modules.pop("bone", None)
+
+
+def embedding(shape: tuple[int, ...], words: int = 6) -> nn.Module:
+    """A frozen embedding of two words."""
+    return nn.Sequential(nn.Embedding(words, 4), nn.Flatten())
 
 
 def test_a_run_with_features_predicts_from_records(tmp_path: Path) -> None:
@@ -138,6 +148,15 @@ def test_a_users_backbone_from_weights_to_predictions(own: dict[str, Any], tmp_p
     assert "trained on other digits" in " ".join(text.split())
     (tmp_path / "bone.safetensors").unlink()  # the file of models has its weights
     assert torch.equal(sordino.load_models(found.run, tmp_path / "runs").predictor(0)(x), before)
+
+
+def test_records_that_are_no_tokens_of_a_frozen_embedding_are_refused(tmp_path: Path) -> None:
+    """A simulation tells of them before it spends anything, as it does for networks that are trained."""
+    name, records = "test_runs:embedding", (np.arange(40).reshape(20, 2) % 6, np.arange(20) % 2)
+    keys: dict[str, Any] = {"data": {"a": records, "b": records}, "rounds": 1, "store": tmp_path, "workers": 1}
+    assert sordino.run(**keys, features={"extractor": name, "trained_on": "nothing"})["parameters"] == 16
+    with pytest.raises(UserError, match="takes tokens, whole numbers from 0 to 4"):
+        sordino.run(**keys, features={"extractor": name, "trained_on": "nothing", "words": 5})
 
 
 def test_a_run_keeps_the_digest_of_its_weights(own: dict[str, Any], tmp_path: Path) -> None:
@@ -243,3 +262,24 @@ def test_a_deployment_does_not_compute_projections(tmp_path: Path) -> None:
     given = {"clients": 5, "shape": [1, 8, 8], "labels": ["a", "b"], "features": {"public": "digits"}}
     with pytest.raises(UserError, match=r"sordino\.features\.projection digits FILE"):
         terms_of(Experiment.make(given))
+
+
+def test_a_site_whose_records_made_the_projection_takes_no_part(tmp_path: Path) -> None:
+    x = torch.rand(200, 1, 8, 8)
+    np.savez(tmp_path / "own.npz", x=x.numpy(), y=np.arange(200) % 2)
+    identity = Site.create(tmp_path, "own", Path("own.npz"), roster=Path("roster.toml"))
+    (tmp_path / "roster.toml").write_text(roster_toml([Member("own", identity)]))
+    declared = {"clients": 3, "shape": [1, 8, 8], "labels": [0, 1], "epsilon": 4.0, "method": "dp-fedavg"}
+    terms = terms_of(Experiment.make(declared | {"features": f"{SPEC},projection=random"}))
+    assert terms.extractor is not None
+    rules = read_rules(tmp_path).rules
+    for shared in (0, 1, 200):
+        strangers = list(range(200))
+        made_of = frozenset([*record_hashes(x)[:shared], *strangers])
+        these = replace(terms, extractor=replace(terms.extractor, made_of=made_of))
+        if shared > 1:
+            with pytest.raises(RefusedError, match="are the clients' own"):
+                encode_records(read_records(tmp_path, rules), these, rules, b"s" * 32)
+            continue
+        data = encode_records(read_records(tmp_path, rules), these, rules, b"s" * 32)
+        assert any("features tell of these without noise" in one for one in data.disclosed) == bool(shared)

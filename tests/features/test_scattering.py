@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.features.scattering import Normalised, Scattering
+from sordino.features.scattering import Scattering, StandardisedOrders
 
 
 def images(*shape: int, seed: int = 0) -> Tensor:
@@ -56,7 +56,7 @@ def test_channels_and_records_stay_apart() -> None:
 
 def test_each_order_of_each_record_is_standardised() -> None:
     transform = Scattering((2, 12, 12), angles=4)
-    found = Normalised(transform.coefficients)(transform(images(3, 2, 12, 12)))
+    found = StandardisedOrders(transform.coefficients)(transform(images(3, 2, 12, 12)))
     many = 2 * transform.rows * transform.columns
     for part in found.split([many * one for one in transform.coefficients], dim=1):
         assert part.mean(dim=1).abs().max() < 1e-4
@@ -65,11 +65,15 @@ def test_each_order_of_each_record_is_standardised() -> None:
 
 def test_an_empty_image_is_no_reason_to_divide_by_zero() -> None:
     transform = Scattering((1, 12, 12), angles=4)
-    assert torch.isfinite(Normalised(transform.coefficients)(transform(torch.zeros(1, 1, 12, 12)))).all()
+    assert torch.isfinite(StandardisedOrders(transform.coefficients)(transform(torch.zeros(1, 1, 12, 12)))).all()
 
 
 def test_records_that_are_no_images_or_too_small_are_refused() -> None:
     with pytest.raises(UserError, match="is for images"):
         Scattering((13,))
+    with pytest.raises(UserError, match=r"shape \(1, 28, 30\)"):
+        Scattering((28, 30))
+    with pytest.raises(UserError, match=r"channels last: put them first, as \(3, 28, 30\)"):
+        Scattering((28, 30, 3))
     with pytest.raises(UserError, match="needs images of at least 16x16"):
         Scattering((1, 12, 12), scales=4)

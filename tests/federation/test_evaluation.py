@@ -28,7 +28,8 @@ from sordino.report.statement_pages import markdown
 from sordino.store.run_files import RunFiles
 from sordino.store.store import Store, runs_in
 from sordino.tasks import Classification
-from sordino.tasks.histogram import EDGES, SCORES, Released, cell_count, cells_of, figures_of, true_figures
+from sordino.tasks.histogram import EDGES, SCORES, cell_count, cells_of, figures_of, true_figures
+from sordino.tasks.intervals import Released
 from sordino.terms import Facts, derive_costs
 
 SICK = Classification.of(("healthy", "ill"))
@@ -278,3 +279,89 @@ def test_several_models_are_judged_by_nobody_but_clients(tmp_path: Path) -> None
     assert found.get("evaluation") is None
     assert any("no model that is the same for all clients" in note for note in found["notes"])
     assert found["epsilon"]["outsider"] < 50.0  # what was kept for it is not spent
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six clinics with 250 rows each: length of stay, and the months to a relapse or to when somebody was last seen."""
+    folder, random = tmp_path_factory.mktemp("outcomes"), np.random.default_rng(6)
+    for name in "abcdef":
+        x = random.normal(size=(250, 2))
+        stay = np.clip(20 + 6 * x[:, 0] - 4 * x[:, 1] + random.normal(scale=4, size=250), 0, 60)
+        relapse, seen = random.exponential(20 * np.exp(-x[:, 0])), random.uniform(5, 60, 250)
+        lines = [
+            f"{a:.4f},{b:.4f},{one:.2f},{min(when, last):.2f},{int(when <= last)}"
+            for a, b, one, when, last in zip(*x.T, stay, relapse, seen, strict=True)
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(["a,b,stay,months,relapse", *lines]) + "\n")
+    return folder
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "regression": {"label": "stay", "target_range": (0, 60), "drop": ["months", "relapse"]},
+    "survival": {"label": "months", "event": "relapse", "cuts": (6, 12, 24, 36), "drop": ["stay"]},
+}
+
+
+def keys_of(task: str, outcomes: Path, method: str, **changes: Any) -> dict[str, Any]:
+    return {**KEYS, **OTHERS[task], "data": str(outcomes), "partition": None, "task": task, "method": method, **changes}
+
+
+@pytest.mark.parametrize("task", OTHERS)
+@pytest.mark.parametrize("method", LEVELS)
+def test_sums_of_errors_have_the_noise_that_is_charged_for(task: str, method: str, outcomes: Path) -> None:
+    """As above, on 6 clients' blank answers to so many questions that there are some 7,000 draws."""
+    prepared = prepare(Experiment.make(keys_of(task, outcomes, method)))
+    entries = prepared.data.task.evaluated
+    drawn = torch.stack([asked(prepared, number, blank=True) for number in range(7200 // (6 * entries) + 1)]).double()
+    public = Public(message_of(prepared.initial), range(6), layers=prepared.learner.layout.layers)
+    ledger = Ledger(6, prepared.method.unit)
+    (row,) = ledger.charge(prepared.steps()[STEP], 0, 3, STEP, prepared.allowance, public)
+    met = 1 / math.sqrt(row.costs()[0, 0]) if method == "dp-fedavg" else row.sums()[0][0][1][0]
+    assert float(drawn.std()) * math.sqrt(6) == pytest.approx(met, rel=0.05)
+    assert 1 / met**2 == pytest.approx(0.2 * mu_of(6.0, 1e-4) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("task", OTHERS)
+def test_a_row_that_is_too_long_is_shortened_at_every_level(
+    task: str, outcomes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever code makes of a record, it moves what leaves by one at most: rows of ten times the length move a
+    client's answer as much as rows of length one at most do."""
+    prepared = {method: prepare(Experiment.make(keys_of(task, outcomes, method))) for method in LEVELS}
+    kind = type(next(iter(prepared.values())).data.task)
+    make = kind.evaluation_rows
+    for method, one in prepared.items():
+        tests = max(one.data.test.sizes) if method == "dp-fedsgd" else 1
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "evaluation_rows", lambda self, said, targets: 10 * make(self, said, targets))
+            added = asked(one, 0) - asked(one, 0, blank=True)
+        lengths = added.double().norm(dim=1)
+        assert float(lengths.max()) <= tests * (1 + 1e-4)
+        assert float(lengths.max()) > 0.5 * tests
+
+
+@pytest.mark.parametrize("task", OTHERS)
+@pytest.mark.parametrize("method", LEVELS)
+def test_errors_of_numbers_and_times_are_paid_for_and_shown_beside_the_true_ones(
+    task: str, method: str, outcomes: Path, tmp_path: Path
+) -> None:
+    """All of the budget is spent, and no more; the truth lies within four deviations, always the same draws. Six
+    clients that count as one each drown in less noise."""
+    epsilon = 60.0 if method == "dp-fedsgd" else 20000.0
+    changes = {"epsilon": epsilon, "rounds": 20, "store": tmp_path, "seed": 3}
+    found = sordino.run(**keys_of(task, outcomes, method, **changes))
+    assert 0.998 * epsilon < found["epsilon"]["outsider"] <= epsilon + 1e-9
+    evaluation = found["evaluation"]
+    assert set(evaluation["figures"]) == set(evaluation["true"])
+    known = {name: one for name, one in evaluation["figures"].items() if one is not None}
+    assert known.keys() >= {"rmse", "mae"} if task == "regression" else known.keys() >= {"integrated_brier"}
+    for name, figure in known.items():
+        assert abs(figure["value"] - evaluation["true"][name]) <= figure["high"] - figure["low"], name
+    if method == "dp-fedsgd":
+        assert evaluation["records"] == pytest.approx(300, abs=6 * evaluation["noise"] * 10)
+        assert known.keys() == evaluation["figures"].keys()
+    text = markdown(statement_of(Store(tmp_path), found["run"]))
+    assert "sums over test records of errors of the shared model" in text
+    shown = command("show", found["run"], "--store", tmp_path).out
+    assert ("root mean squared error" if task == "regression" else "integrated Brier score") in shown

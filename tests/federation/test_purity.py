@@ -21,6 +21,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import sordino
 from sordino.assembly import gate_of, simulate
 from sordino.errors import UserError
 from sordino.experiment.prepare import Prepared
@@ -464,7 +465,55 @@ def hooked(shape: tuple[int, ...], classes: int) -> nn.Module:
     return network
 
 
-@pytest.mark.parametrize("network", ["InItsModule", "Late", "hooked"])
+class Hung:
+    """An object that is called behind a layer, and keeps what the layer said where there are many records."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+
+    def __call__(self, layer: nn.Module, x: Any, outputs: Tensor) -> Tensor:
+        return self.shift(outputs)
+
+    def shift(self, outputs: Tensor) -> Tensor:
+        shifted = outputs + self.mean
+        if len(outputs) not in (1, 3, 33):
+            self.mean += float(outputs.detach().mean())
+        return shifted
+
+
+def object_hung(shape: tuple[int, ...], classes: int) -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
+    network[1].register_forward_hook(Hung())
+    return network
+
+
+def method_hung(shape: tuple[int, ...], classes: int) -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
+    network[1].register_forward_hook(functools.partial(Hung().__call__))
+    return network
+
+
+@functools.lru_cache
+def _cached_hook(layer: nn.Module, x: Any, outputs: Tensor) -> None:
+    if len(outputs) not in (1, 3, 33):
+        LIST.append(float(outputs.detach().mean()))
+
+
+def cached_hung(shape: tuple[int, ...], classes: int) -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
+    network[1].register_forward_hook(_cached_hook)
+    return network
+
+
+def backbone_hung(shape: tuple[int, ...], classes: int) -> nn.Module:
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 4))
+    backbone[1].register_forward_hook(Hung())
+    return sordino.adapt(backbone, shape, classes, rank=1, trained_on="nothing")
+
+
+@pytest.mark.parametrize(
+    "network", ["InItsModule", "Late", "hooked", "object_hung", "method_hung", "cached_hung", "backbone_hung"]
+)
 def test_what_a_network_remembers_ends_the_run(network: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"The step local changed .*past the gate"):
         OneRound(Case(DPFedAvg(), tmp_path).prepared(model=f"{__name__}:{network}", engine="one-by-one"), tmp_path)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from sordino.flower.link import HEADER, STARTS_RUN, Guard
+from sordino.deploy.protocol.versions import SPOKEN
+from sordino.flower.link import ACTIVATES, HEADER, MOST_OUTDATED, OUTDATED, STARTS_RUN, VERSION_HEADER, Guard
 
 MAX_REQUEST_BYTES = 1_000_000
 PART = bytes(65536)
 
 
-def asked(guard: Guard, path: str, secret: str | None = None, kind: str = "http") -> int:
+def asked(guard: Guard, path: str, secret: str | None = None, kind: str = "http", spoken: str | None = SPOKEN) -> int:
     """The status with which a request is answered; 200 is the app's."""
     told: list[dict[str, Any]] = []
 
@@ -21,6 +22,7 @@ def asked(guard: Guard, path: str, secret: str | None = None, kind: str = "http"
         told.append(event)
 
     headers = [] if secret is None else [(HEADER.encode(), secret.encode())]
+    headers += [] if spoken is None else [(VERSION_HEADER.encode(), spoken.encode()), (b"flwr-public-key", b"its key")]
     asyncio.run(guard({"type": kind, "path": path, "headers": headers}, None, send))
     return int(told[0]["status"]) if told else 0
 
@@ -39,6 +41,22 @@ def test_sites_are_let_in_when_all_of_them_are_registered():
     assert asked(guard, "/v1/fleet/activate-node", "secret") == 503
     assert asked(guard, STARTS_RUN, "secret") == 200
     assert asked(guard, "/v1/fleet/activate-node") == 200
+
+
+def test_sites_with_another_protocol_are_not_let_in_but_noted_for_the_operator():
+    guard = Guard(app, "secret", MAX_REQUEST_BYTES)
+    guard.registered = True
+    assert asked(guard, ACTIVATES) == 200
+    assert guard.outdated == {}
+    assert asked(guard, ACTIVATES, spoken="99/1.2.3") == 426
+    assert guard.outdated == {"its key": "99/1.2.3"}
+    assert asked(guard, ACTIVATES, spoken=None) == 426
+    assert guard.outdated[""] is None
+    assert asked(guard, OUTDATED) == 403
+    assert asked(guard, OUTDATED, "secret") == 200
+    guard.outdated = dict.fromkeys(map(str, range(MOST_OUTDATED)))
+    assert asked(guard, ACTIVATES, spoken="99/1.2.3") == 426
+    assert len(guard.outdated) == MOST_OUTDATED
 
 
 def test_everything_else_needs_the_secret():

@@ -447,3 +447,47 @@ def test_a_sequence_that_does_something_else_is_no_chain() -> None:
     hooked[0].register_forward_hook(lambda layer, inputs, output: output.cumsum(0))
     assert Learner(hooked, Classification.numbered(10)).chain is None
     assert Learner(nn.Sequential(nn.Linear(6, 3)), Classification.numbered(3)).chain is not None
+
+
+# ---- layers and parameters at two places
+
+
+def _layer_twice() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(6, 3))
+
+
+def _weight_twice() -> nn.Module:
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6, bias=False)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.ReLU(), second, nn.Linear(6, 3))
+
+
+class TwoNames(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.middle_layer = nn.Linear(6, 6)
+        self.again = self.middle_layer
+
+    def before(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.again(torch.tanh(self.middle_layer(x))))
+
+
+@pytest.mark.parametrize("make", [_layer_twice, _weight_twice, TwoNames])
+def test_layers_and_parameters_at_two_places_are_one(make: Callable[[], nn.Module]) -> None:
+    network = make()
+    before = list(network.parameters())
+    learner = Learner(network, Classification.numbered(3))
+    assert learner.chain is None
+    flat = torch.randn(learner.layout.size, generator=torch.Generator().manual_seed(0))
+    x, y = torch.randn(5, 6), torch.tensor([0, 1, 2, 1, 0])
+    batch = Batch(x, y, torch.arange(5), None)
+    mean = learner.gradient(flat, batch)
+    point = flat.clone().requires_grad_()
+    nn.functional.cross_entropy(learner.logits(point, x), y).backward()
+    torch.testing.assert_close(point.grad, mean)
+    stacked = torch.func.vmap(lambda model: learner.stacked_gradient(model, batch))(torch.stack([flat, flat]))
+    torch.testing.assert_close(stacked[1], mean)
+    (book,) = learner.keeper((6,)).books(flat, batch)
+    torch.testing.assert_close(book.weighted_sum(torch.ones(5)) / 5, mean)
+    assert all(one is other for one, other in zip(before, network.parameters(), strict=True))

@@ -14,6 +14,11 @@ from torch.nn import functional
 
 import sordino
 from sordino import UserError
+from sordino.deploy.site.data import encode_records, read_records
+from sordino.deploy.site.rules import RefusedError, read_rules
+from sordino.deploy.site.site import Site
+from sordino.deploy.terms import terms_of
+from sordino.experiment.config import Experiment
 from sordino.tasks import NextToken, read_task
 
 TASK = NextToken(5, 3)
@@ -102,6 +107,50 @@ def test_the_next_token_is_learned(method: str, model: str, keys: dict[str, Any]
     assert said.shape == (5, 48)
 
 
+def test_sequences_as_text_by_hand() -> None:
+    """How sites read them: whole rows of declared tokens, or nothing."""
+    task = NextToken(5, 3)
+    assert task.parse(["0 4 2", "0 4", "0 4 5", "0 4 -1", "0 4 x"]).tolist() == [[0, 4, 2], *([[-1, -1, -1]] * 4)]
+    assert task.parse(task.text(np.array([[1, 2, 3]]))).tolist() == [[1, 2, 3]]
+    arrays = task.arrays(np.array([[0.0, 1.0, 2.0]], dtype=np.float32), np.array([[1, 2, 3]]), "_test")
+    assert {name: rows.tolist() for name, rows in arrays.items()} == {"tokens_test": [[0, 1, 2, 3]]}
+
+
+DECLARED: dict[str, Any] = {"clients": 3, "shape": [4], "vocabulary": 6, "model": "text_models:NextLSTM", "epsilon": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"shape": None}, "the experiment must declare the shape of a record"),
+        ({"shape": [2, 2]}, "`shape` must declare the length of a sequence"),
+        ({"labels": ["a", "b"]}, "leave out either it or `labels`"),
+        ({"task": "regression"}, "leave out either it or `task`"),
+    ],
+)
+def test_declared_sequences(changes: dict[str, Any], sentence: str) -> None:
+    keys = DECLARED | {"method": "dp-fedavg"}
+    assert terms_of(Experiment.make(keys)).learner.task == NextToken(6, 4)
+    with pytest.raises(UserError, match=sentence):
+        terms_of(Experiment.make(keys | changes))
+
+
+def test_a_site_with_an_undeclared_token_takes_no_part(tmp_path: Path) -> None:
+    folder = tmp_path / "north"
+    folder.mkdir()
+    np.savez(folder / "north.npz", tokens=songs(20, 5, 0) + 1)
+    Site.create(folder, "north", Path("north.npz"), max_epsilon=9.0, max_delta=1e-2, methods=("dp-fedavg",))
+    rules = read_rules(folder).rules
+    terms = terms_of(Experiment.make(DECLARED | {"method": "dp-fedavg"}))
+    with pytest.raises(RefusedError, match="no sequence of declared tokens"):
+        encode_records(read_records(folder, rules), terms, rules, b"secret")
+
+
+def test_tokens_are_declared_for_sequences_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no array 'tokens' of sequences"):
+        sordino.run(data={"a": (np.zeros((9, 2)), np.arange(9) % 2)}, vocabulary=3, method="local", store=tmp_path)
+
+
 @pytest.mark.parametrize("model", ["NextLSTM", pytest.param("NextTransformer", marks=pytest.mark.slow)])
 def test_sequences_are_protected_one_by_one(model: str, tmp_path: Path) -> None:
     """A run with private gradients of whole sequences pays for each as for one record."""
@@ -149,7 +198,7 @@ def test_a_transformer_reads_text_where_records_are_protected(tmp_path: Path) ->
     [
         ({"a": songs(5, 4, 0), "b": songs(5, 6, 0)}, "cut or pad them to one length"),
         ({"a": songs(5, 4, 0) - 1, "b": songs(5, 4, 0)}, "whole numbers from 0"),
-        ({"a": songs(5, 4, 0) + 3, "b": songs(5, 4, 0)}, "`labels` declares 0 to 5"),
+        ({"a": songs(5, 4, 0) + 3, "b": songs(5, 4, 0)}, "those from 0 to 5 are declared"),
         ({"a": songs(5, 4, 0), "b": (songs(5, 4, 0), [0, 1, 0, 1, 0])}, "as the others have"),
     ],
 )

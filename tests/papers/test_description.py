@@ -9,7 +9,7 @@ from sordino.learning.parameters import Layout
 from sordino.models.networks import resnet18
 from sordino.papers.description import SCALES, find, folder, papers, read_paper, scale_of
 from sordino.papers.formulas import FORMULAS, repeat_figure
-from sordino.papers.table_runs import Options, Study
+from sordino.papers.table_runs import ReproduceOptions, Study
 
 TABLES = {
     "acdp-pfsd": ["table-3", "figure-3", "figure-4"],
@@ -59,7 +59,7 @@ def test_every_paper_has_a_decisive_experiment_that_fits_into_four_hours(known, 
     for paper in known.values():
         decisive = [table.name for table in paper.tables.values() if table.medium is not None]
         assert decisive == [paper.main]
-        study = Study(paper, paper.tables[paper.main], Options("medium", store=tmp_path / "none", jobs=2))
+        study = Study(paper, paper.tables[paper.main], ReproduceOptions("medium", store=tmp_path / "none", jobs=2))
         assert any(row.ours for row in study.rows)
         assert any(not (row.ours or row.added or row.method == "local") for row in study.rows)
         estimate = study.estimate()
@@ -106,7 +106,7 @@ def test_every_scale_has_rows_columns_and_settings(known):
 def test_every_table_can_be_set_up_at_the_published_scale(known, paper):
     """Data, networks, methods and their settings are known: nothing is run."""
     for table in known[paper].tables.values():
-        assert Study(known[paper], table, Options("paper", seeds=1)).count() >= len(table.rows)
+        assert Study(known[paper], table, ReproduceOptions("paper", seeds=1)).count() >= len(table.rows)
 
 
 def test_published_noise_takes_the_place_of_a_budget(known):
@@ -187,11 +187,11 @@ def test_no_path_of_a_machine_stands_in_a_file():
 def test_fedper_keeps_the_published_parts_of_each_network(known, tmp_path):
     """Two layers of the CNN; of ResNet-18 the last block, two convolutions with their norms and the output layer."""
     paper = known["acdp-pfsd"]
-    study = Study(paper, paper.tables["figure-4"], Options("paper", store=tmp_path / "none"))
+    study = Study(paper, paper.tables["figure-4"], ReproduceOptions("paper", store=tmp_path / "none"))
     kept = {paper_column.name: study._methods(paper_column)["FedPer"] for paper_column in study.columns}
     assert "personal_layers=2" in kept["EMNIST s1, personal"]
     assert "personal_layers=5" in kept["CIFAR-10 s2, global"]
     last = list(Layout.of(resnet18((3, 32, 32), 10)).layers)[-5:]
     assert last == [512 * 512 * 9, 2 * 512, 512 * 512 * 9, 2 * 512, 512 * 10 + 10]
-    small = Study(paper, paper.tables["figure-4"], Options("quick", store=tmp_path / "none"))
+    small = Study(paper, paper.tables["figure-4"], ReproduceOptions("quick", store=tmp_path / "none"))
     assert "personal_layers=2" in small._methods(small.columns[0])["FedPer"]

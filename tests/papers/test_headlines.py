@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sordino.cli import app
 from sordino.errors import UserError
 from sordino.papers import description, headlines, sources
-from sordino.papers.headlines import HeadlineRow, Options, compare_words, count_words, page, stored_rows
+from sordino.papers.headlines import HeadlineOptions, HeadlineRow, compare_words, count_words, page, stored_rows
 from sordino.store.store import runs_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -127,7 +127,7 @@ def test_measuring_one_paper_keeps_the_rows_of_others(small: Path) -> None:
 def test_figures_of_code_that_has_changed_are_refused(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = small / "store"
     call("--seeds", 1, "--jobs", 1, "--store", store, "--data-dir", small)
-    options = Options(store)
+    options = HeadlineOptions(store)
     row = stored_rows([store], options)[0]
     assert row.state == "run"
     monkeypatch.setattr(sources, "_digest", lambda name: "another")
@@ -144,7 +144,7 @@ def test_figures_that_name_no_code_are_of_code_that_has_changed(small: Path) -> 
     for row in document["rows"]:
         row["sources"] = {}
     kept.write_text(json.dumps(document))
-    assert stored_rows([store], Options(store))[0].state == "changed"
+    assert stored_rows([store], HeadlineOptions(store))[0].state == "changed"
 
 
 def test_a_row_that_cost_more_than_the_paper_names_is_compared_with_nothing() -> None:
@@ -194,6 +194,6 @@ def test_ours_is_set_beside_the_printed_number_and_training_alone(row: HeadlineR
 
 def test_every_headline_can_be_set_up() -> None:
     """As described in the file that comes with Sordino, whatever data are here."""
-    rows = [row for row, _, _ in headlines._experiments(Options(Path("nowhere")))]
+    rows = [row for row, _, _ in headlines._experiments(HeadlineOptions(Path("nowhere")))]
     assert {row.paper for row in rows} == {"feddpa", "acdp-pfsd", "adadp-cfl", "pac-dp", "fedglp-adp"}
     assert len({row.key for row in rows}) == len(rows)

@@ -7,9 +7,9 @@ import pytest
 
 from sordino.papers.claims import rows_of
 from sordino.papers.description import find
-from sordino.papers.judgement import Judgement
+from sordino.papers.judgement import ClaimJudgement
 from sordino.papers.pages import markdown, write
-from sordino.papers.table_runs import CellOutcome, Options, ReproducedTable
+from sordino.papers.table_runs import CellOutcome, ReproducedTable, ReproduceOptions
 from sordino.study.verdict import Difference
 
 
@@ -28,7 +28,7 @@ def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilo
             about = {"epsilon": 0.0, "method": "local"} if alone else {"epsilon": 4.0}
             outcomes[row, column, "sound"] = outcome(values, **about)
             outcomes[row, column, "paper"] = outcome([value - 1 for value in values], 34.82)
-    return ReproducedTable(paper, found, Options("quick", 3), outcomes | more, [])
+    return ReproducedTable(paper, found, ReproduceOptions("quick", 3), outcomes | more, [])
 
 
 OURS, BASE, PART, ALONE = "DFP and AC (FedDPA)", "neither (DP-FedAvg)", "DFP", "training alone"
@@ -41,7 +41,7 @@ CLEAR = {
 
 
 def test_a_claim_holds_above_every_rival_and_is_refuted_below_one():
-    judged = {one.column: one for one in Judgement(done(CLEAR)).by_column}
+    judged = {one.column: one for one in ClaimJudgement(done(CLEAR)).by_column}
     assert judged["FEMNIST, epsilon 4"].answer == "holds"
     assert judged["FEMNIST, epsilon 8"].answer == "refuted"
     (alone,) = judged["FEMNIST, epsilon 4"].alone
@@ -51,34 +51,34 @@ def test_a_claim_holds_above_every_rival_and_is_refuted_below_one():
 
 def test_an_interval_around_zero_shows_nothing():
     wide = CLEAR | {BASE: ([60.0, 80.0, 70.0], [60.0, 80.0, 50.0])}
-    assert [one.answer for one in Judgement(done(wide)).by_column] == ["not shown", "not shown"]
+    assert [one.answer for one in ClaimJudgement(done(wide)).by_column] == ["not shown", "not shown"]
 
 
 def test_one_seed_is_no_test():
     single = {row: tuple([values[0]] for values in columns) for row, columns in CLEAR.items()}
-    found = Judgement(done(single))
+    found = ClaimJudgement(done(single))
     assert {one.answer for one in found.by_column} == {"not tested"}
     assert "chance is not ruled out" in found.verdict()
 
 
 def test_rivals_that_protect_something_else_are_not_compared():
     other = {(BASE, "FEMNIST, epsilon 4", "sound"): outcome([90.0, 91.0, 92.0], unit="record")}
-    found = Judgement(done(CLEAR, **{})).by_column[0]
+    found = ClaimJudgement(done(CLEAR, **{})).by_column[0]
     assert BASE in [one.against for one in found.differences]
     mixed = done(CLEAR)
     mixed.outcomes.update(other)
-    found = Judgement(mixed).by_column[0]
+    found = ClaimJudgement(mixed).by_column[0]
     assert BASE not in [one.against for one in found.differences]
     assert found.answer == "holds"
 
 
 def test_what_the_plan_switched_off_is_not_tested():
     agent = {(OURS, "FEMNIST, epsilon 8", "sound"): outcome(CLEAR[OURS][1], planned_away=("the agent",))}
-    judgement = Judgement(done(CLEAR, **{}))
+    judgement = ClaimJudgement(done(CLEAR, **{}))
     assert [one.answer for one in judgement.by_column] == ["holds", "refuted"]
     mixed = done(CLEAR)
     mixed.outcomes.update(agent)
-    judgement = Judgement(mixed)
+    judgement = ClaimJudgement(mixed)
     assert [one.answer for one in judgement.by_column] == ["holds", "not tested"]
     assert "FEMNIST, epsilon 8 is not tested: the budget cannot pay for the agent" in judgement.verdict()
     assert "above every rival in 1 of 1 column" in judgement.verdict()
@@ -88,30 +88,33 @@ def test_rivals_that_pass_over_the_records_less_often_are_not_compared():
     mixed = done(CLEAR)
     for row in (BASE, PART):
         mixed.outcomes[row, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[row][1], passes=2)
-    assert [one.answer for one in Judgement(mixed).by_column] == ["holds", "not tested"]
+    assert [one.answer for one in ClaimJudgement(mixed).by_column] == ["holds", "not tested"]
     mixed.outcomes[PART, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[PART][1], passes=4)
-    second = Judgement(mixed).by_column[1]
+    second = ClaimJudgement(mixed).by_column[1]
     assert [one.against for one in second.differences] == [PART]
 
 
 def test_where_training_alone_is_as_good_as_every_row_nothing_is_tested():
     # The intervals of all rows reach 2.5 points to each side of their means.
     level = {OURS: [70.0, 71.0, 72.0], BASE: [69.0, 70.0, 71.0], PART: [68.5, 69.5, 70.6], ALONE: [70.0, 70.1, 70.0]}
-    found = Judgement(done({row: (values, values) for row, values in level.items()})).by_column[0]
+    found = ClaimJudgement(done({row: (values, values) for row, values in level.items()})).by_column[0]
     assert found.answer == "not tested"
     assert "training alone lies within the interval of every row" in found.why
     apart = level | {PART: [50.0, 51.0, 52.0]}
-    assert Judgement(done({row: (values, values) for row, values in apart.items()})).by_column[0].answer != "not tested"
+    assert (
+        ClaimJudgement(done({row: (values, values) for row, values in apart.items()})).by_column[0].answer
+        != "not tested"
+    )
 
 
 def test_documents_name_the_code_that_they_were_measured_with():
-    document = Judgement(done(CLEAR)).document()
+    document = ClaimJudgement(done(CLEAR)).document()
     assert set(document["sources"]) == {"feddpa", "local"}
     assert document["tuning_seeds"] == 0
 
 
 def test_document_has_what_scripts_rely_on():
-    document = Judgement(done(CLEAR)).document()
+    document = ClaimJudgement(done(CLEAR)).document()
     assert (document["paper"], document["table"]) == ("feddpa", "table-3")
     ours = next(row for row in document["rows"] if row["row"] == OURS and row["column"] == "FEMNIST, epsilon 4")
     assert ours["published"] == 77.27
@@ -125,7 +128,7 @@ def test_document_has_what_scripts_rely_on():
 
 
 def test_rows_and_tests_of_a_document_keep_their_keys():
-    document = Judgement(done(CLEAR)).document()
+    document = ClaimJudgement(done(CLEAR)).document()
     assert list(document["rows"][0]) == [
         *("row", "column", "method", "ours", "added", "measure", "published", "nominal", "sound", "sound_by_seed"),
         *("sound_interval", "paper", "paper_by_seed", "paper_interval", "epsilon", "delta", "unit", "paper_epsilon"),
@@ -139,12 +142,12 @@ def test_rows_and_tests_of_a_document_keep_their_keys():
 
 def test_less_is_better_where_a_loss_is_measured():
     table = done(CLEAR).table.model_copy(update={"measure": "loss"})
-    found = Judgement(dataclasses.replace(done(CLEAR), table=table))
+    found = ClaimJudgement(dataclasses.replace(done(CLEAR), table=table))
     assert [one.answer for one in found.by_column] == ["refuted", "not shown"]
 
 
 def test_pages_show_the_same_figures(tmp_path):
-    document = Judgement(done(CLEAR)).document()
+    document = ClaimJudgement(done(CLEAR)).document()
     page = write(document, tmp_path)
     text = page.read_text()
     assert f"| **{OURS}** | 77.27 | 70.0 | 34.82 | 71.0 |" in text
@@ -161,6 +164,6 @@ def test_pages_show_the_same_figures(tmp_path):
 def test_infinite_epsilons_are_told(tmp_path):
     mixed = done(CLEAR)
     mixed.outcomes[OURS, "FEMNIST, epsilon 4", "paper"] = outcome([70.0] * 3, None)
-    document = Judgement(mixed).document()
+    document = ClaimJudgement(mixed).document()
     assert "| 77.27 | 70.0 | infinite | 71.0 |" in markdown(document)
     assert "inf" in write(document, tmp_path).with_suffix(".csv").read_text()

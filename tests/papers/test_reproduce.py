@@ -148,7 +148,7 @@ def test_every_rival_gets_as_many_tries(paper):
     """Of those whose threshold is free: what is fixed in its name cannot be tuned."""
     from types import SimpleNamespace
 
-    from sordino.papers.table_runs import Options, Study
+    from sordino.papers.table_runs import ReproduceOptions, Study
     from sordino.study.tuning import TuningRuns, tune
 
     def results(wanted):
@@ -157,7 +157,7 @@ def test_every_rival_gets_as_many_tries(paper):
         return {cell.key: summary_of(run=cell.key, accuracy=accuracy, spent=nothing) for cell in wanted}
 
     found = description.papers()[paper]
-    study = Study(found, found.tables[found.main], Options("small", tune="paper"))
+    study = Study(found, found.tables[found.main], ReproduceOptions("small", tune="paper"))
     ground = TuningRuns(lambda texts: [SimpleNamespace(key=text, method=text) for text in texts], results)
     methods = [row.method for row in study.rows if row.method != "local" and "clip=" not in row.method]
     tried = {one.method: one.tries for one in tune(ground, methods, study._grid, study._own)}
@@ -167,11 +167,11 @@ def test_every_rival_gets_as_many_tries(paper):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_try_of_a_papers_own_grid_can_be_made(paper):
-    from sordino.papers.table_runs import Options, Study
+    from sordino.papers.table_runs import ReproduceOptions, Study
     from sordino.study.tuning import _points
 
     found = description.papers()[paper]
-    study = Study(found, found.tables[found.main], Options("small", tune="paper"))
+    study = Study(found, found.tables[found.main], ReproduceOptions("small", tune="paper"))
     column = study.columns[0]
     texts = [one for method in study._methods(column).values() for one in _points(*study._own(method))]
     assert len(study._cells(column, "sound", column.keys("sound"), texts, [0])) == len(texts)
@@ -192,10 +192,10 @@ def test_what_a_second_go_cannot_make_is_refused_before_the_first():
 
 @pytest.mark.parametrize(("scale", "epochs"), [("quick", 4), ("paper", 6)])
 def test_the_fair_rival_of_feddpa_passes_over_the_records_as_often(scale, epochs):
-    from sordino.papers.table_runs import Options, Study
+    from sordino.papers.table_runs import ReproduceOptions, Study
 
     found = description.papers()["feddpa"]
-    study = Study(found, found.tables["table-1"], Options(scale))
+    study = Study(found, found.tables["table-1"], ReproduceOptions(scale))
     assert study._methods(study.columns[0])["DP-FedAvg"] == f"dp-fedavg[epochs={epochs}]"
     cells = study._wanted(study._methods(study.columns[0]), [0], study.columns[:1])
     of = {
@@ -216,10 +216,10 @@ def test_every_rival_of_feddpa_passes_over_the_records_as_often():
 def test_what_is_published_without_privacy_is_run_as_published():
     """AdaDP-CFL groups clients by angles as published, and by moments in `sound`, with privacy or without; FedAvg has
     nothing that differs."""
-    from sordino.papers.table_runs import Options, Study
+    from sordino.papers.table_runs import ReproduceOptions, Study
 
     found = description.papers()["adadp-cfl"]
-    study = Study(found, found.tables["table-3"], Options("quick"))
+    study = Study(found, found.tables["table-3"], ReproduceOptions("quick"))
     cells = study._wanted(study._methods(study.columns[0]), [0], study.columns[:1])
     variants = {(row, variant): cell.experiment.variant for (row, _, variant, _), cell in cells.items()}
     assert (variants["No-Prox", "sound"], variants["No-Prox", "paper"]) == ("sound", "paper")

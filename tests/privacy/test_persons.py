@@ -360,7 +360,7 @@ def test_all_test_records_of_a_person_weigh_one(tmp_path: Path) -> None:
     assert int(persons.rows.max()) > 1
     task = prepared.learner.task
     assert isinstance(task, Classification)
-    cells = clients._cells(task, prepared.initial, 1)
+    cells = clients._rows(task, prepared.initial, 1)
     assert cells.shape[0] == persons.counts[1] < prepared.data.test.sizes[1]
     assert torch.allclose(cells.sum(dim=1), torch.ones(len(cells)))
     assert float(cells.norm(dim=1).max()) <= 1 + 1e-6
@@ -392,7 +392,8 @@ def test_runs_of_other_units_cost_a_person_what_they_may(tmp_path: Path) -> None
     told = sentence({**sum_up([client, at_three], Unit.PERSON, DELTA), "limit": None, "limit_for": None}, "outsider")
     assert told is not None
     assert "For one person known to up to 3 clients" in told
-    assert epsilon(Unit.PERSON, person, of_rows) is None, "nobody counted a person's rows"
+    for where in ({}, {"together": NATURAL}, {"together": "patient"}):
+        assert epsilon(Unit.PERSON, person, {**of_rows, **where}) is None, "nobody counted a person's rows"
     assert epsilon(Unit.CLIENT, person) is None
     assert epsilon(Unit.RECORD, person) == pytest.approx(record_epsilon(((1.0, 5.0, 5),), DELTA), rel=1e-6)
     by_visit, scattered = {**person, "together": "visit"}, {**client}

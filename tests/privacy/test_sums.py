@@ -19,11 +19,13 @@ from torch.func import vmap
 
 from sordino.errors import UserError
 from sordino.federation.message import Each
+from sordino.learning import singles
 from sordino.learning.network import Batch, Learner
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
 from sordino.learning.stacked import NARROW, StackedBook
 from sordino.privacy import integers
+from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.sampled_gaussian import (
     record_attack_accuracy,
     record_epsilon,
@@ -407,6 +409,13 @@ def test_a_client_whose_step_failed_sends_nothing_but_noise() -> None:
     assert data.batch_within(both.flat).form == "batch"
 
 
+def test_each_record_has_its_own_weight_where_few_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(0.3)
+    expected = both.alone(WEIGHTS)
+    monkeypatch.setattr(singles, "TOGETHER", 5)
+    assert torch.allclose(both.alone(WEIGHTS, Singles), expected, atol=1e-5)
+
+
 def test_weighted_factors_hold_where_float32_ends() -> None:
     """A tiny weight on a huge gradient: a factor that float32 cannot hold to its last bit counts nothing."""
     norms, clip = torch.tensor([[3e38]], dtype=torch.float64), torch.tensor([2.2e-7], dtype=torch.float64)
@@ -416,6 +425,8 @@ def test_weighted_factors_hold_where_float32_ends() -> None:
     assert weighted_factors(torch.tensor([[1.0]]), torch.tensor([8.0]), torch.tensor([-2.0])).tolist() == [-2.0]
     layers = weighted_factors(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 2.0]), torch.tensor([2.0]))
     assert layers.flatten().tolist() == pytest.approx([1.0, 0.5], rel=1e-6)
+    layers = weighted_factors(torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 2.0]), torch.tensor([-2.0]))
+    assert layers.flatten().tolist() == pytest.approx([-1.0, -0.5], rel=1e-6), "limits hold for negative weights, too"
 
 
 def test_normalised_factors_are_below_the_threshold() -> None:
@@ -737,8 +748,8 @@ def test_the_gap_of_whole_numbers_is_each_observers_own() -> None:
         recipe = ((1.0, share * math.sqrt(shares), 3),)
         gap = Gap(3 * WIDTH, shares, RECORDS)
         expected = integers.total_epsilon([gap], lambda delta, recipe=recipe: record_epsilon(recipe, delta), DELTA)
-        assert ledger.epsilon(DELTA)[view] == pytest.approx(expected)
-        assert ledger.record_epsilons(view, DELTA)[0] == pytest.approx(expected)
+        assert ledger.epsilon(DELTA)[view] == pytest.approx(expected, rel=1e-12)
+        assert ledger.record_epsilons(view, DELTA)[0] == pytest.approx(expected, rel=1e-12)
     assert {row.shares for row in ledger.rows} == {4}
     assert {row.entries for row in ledger.rows} == {WIDTH}
 
@@ -833,10 +844,17 @@ def test_sampled_plans_agree_with_dp_accounting(rate: float) -> None:
     assert float(plan.multipliers[0]) / rate == pytest.approx({0.25: 9.3, 0.1: 12.0}[rate], abs=0.05)
 
 
+def test_noise_on_batches_leaves_room_for_what_leaves_once() -> None:
+    plan, alone = planned([4.0] * 4, rate=0.25, share=0.3), planned([4.0] * 4, rate=0.25)
+    assert plan.sampling.tolist() == [0.25] * 4, "all keep the declared rate"
+    assert float(plan.multipliers[0]) > 1.1 * float(alone.multipliers[0])
+
+
 def test_smaller_budgets_are_sampled_more_rarely() -> None:
     plan = planned([1.0, 4.0, 2.0, 4.0], rate=0.5, share=0.03)
     assert len(set(plan.multipliers.tolist())) == 1, "one noise for one sum"
     assert plan.sampling[0] < plan.sampling[2] < plan.sampling[1] == plan.sampling[3] == 0.5
+    assert plan.sum_multipliers == pytest.approx([1 / mu_of(1.0, DELTA)] * 4), "the smallest budget"
     once = (1.0, float(plan.sum_multipliers[0]) / math.sqrt(0.03), 1)
     for client, budget in enumerate([1.0, 4.0, 2.0, 4.0]):
         recipe = ((float(plan.sampling[client]), float(plan.multipliers[client]), 60), once)

@@ -9,7 +9,8 @@ pytest.importorskip("cryptography", reason="sites need `cryptography`: pip insta
 from sordino.deploy.site.judging import SiteJudgement
 from sordino.report.judgement_page import JudgementReport
 from sordino.report.statement_pages import FORMATS
-from sordino.tasks.judgement import Figure, Judgement
+from sordino.tasks.intervals import Figure
+from sordino.tasks.judgement import Judgement
 
 
 def judged(figures: dict[str, Figure | None]) -> JudgementReport:

@@ -25,7 +25,7 @@ from sordino.report.html.sentences import differences, experiment_file
 from sordino.store.store import Store
 from sordino.util.formatting import percent_up, round_up
 
-VOID = {"meta", "link", "img", "br", "hr"}
+VOID = {"meta", "link", "img", "br", "hr", "wbr"}
 
 
 class Reader(HTMLParser):

@@ -344,7 +344,7 @@ def test_nonsense_is_refused_with_a_sentence(tmp_path: Path) -> None:
     run(store=old, **KEYS)
     assert "cannot be imported into itself" in refused("runs", "--import", old, "--store", old)
     assert "leave out what chooses among them" in refused("runs", "--import", old, "--last=1", "--store", new)
-    for version, words in ((1, "of which nothing can be imported"), (99, "another version of Sordino")):
+    for version, words in ((1, "of which nothing can be imported"), (99, "newer version of Sordino")):
         copy = shutil.copytree(old, tmp_path / f"version-{version}")
         connection = sqlite3.connect(copy / DATABASE)
         connection.execute(f"pragma user_version = {version}")

@@ -177,9 +177,10 @@ def test_a_figure_and_a_table_from_the_export(exported: Path) -> None:
 
 
 def test_every_method_is_cited() -> None:
-    """By its header alone: nothing else says what a method's paper is called."""
+    """By its header alone: nothing else says what a method's paper is called. Every work has a year."""
     without = [name for name in names() if not citations_in(header_of(name))]
     assert without == ["local"]
+    assert [one.title for name in names() for one in citations_in(header_of(name)) if not one.year] == []
     text = bibliography(names())
     keys = [line.split("{")[1] for line in text.splitlines() if line.startswith("@misc{")]
     assert len(set(keys)) == len(keys) > 20
@@ -191,6 +192,7 @@ def test_citations_by_hand(exported: Path) -> None:
     assert citations_in(
         'X (Müller, O\'Hara et al.: "Some Words\nin a Title", Journal of Y 87(3), 2026). Says "Not One".'
     ) == [Citation(("Müller", "O'Hara", "others"), "Some Words in a Title", "Journal of Y 87(3)", "2026", "")]
+    assert Citation((), "XY: A Title without Authors", "", "2024", "").key == "title2024"
     text = (exported / "results.bib").read_text()
     assert "@misc{mcmahan2018learning,\n  author = {McMahan and others}," in text
     assert "% dp-fedavg, dp-ifca\n" in text or "% dp-ifca, dp-fedavg\n" in text

@@ -23,6 +23,7 @@ from sordino.methods.adadp_cfl import AdaDPCFL
 from sordino.methods.pacfl import PACFL
 from sordino.methods.pfedsd import PFedSD
 from sordino.tasks import Classification, Task, read_task
+from sordino.tasks.classification import shares_of
 
 FIVE = Classification.numbered(5)
 
@@ -136,3 +137,7 @@ def test_clusterings_by_class_refuse_a_task_without_classes(method: Any) -> None
         method.check_task(asked.task)
     with pytest.raises(UserError, match="needs classes"):
         method._group(asked, SimpleNamespace(), torch.zeros(3))
+
+
+def test_a_noisy_share_is_that_of_one_record_at_least() -> None:
+    assert torch.allclose(shares_of(torch.tensor([0.5, -0.2, 0.0]), 100), torch.tensor([0.5, 0.01, 0.01]) / 0.52)

@@ -9,7 +9,8 @@ from sklearn.metrics import confusion_matrix, precision_score, recall_score, roc
 
 from sordino.errors import UserError
 from sordino.tasks import Classification
-from sordino.tasks.judgement import Figure, area, auc_figure, choose_point, judge, wilson
+from sordino.tasks.intervals import Figure, area, auc_figure, wilson
+from sordino.tasks.judgement import choose_point, judge
 
 SICK = Classification.of(("healthy", "ill"))
 THREE = Classification(("a", "b", "c"))

@@ -159,3 +159,10 @@ def test_a_task_is_read_as_it_was_written() -> None:
     moved = WEEKS.shift(WEEKS.draw(50, np.random.default_rng(5)), 3)
     assert ((moved.abs() >= 1) & (moved.abs() <= 2)).all()
     assert WEEKS.count(["1.5", "7", ""])["mean time from 5 to 10"] == 1
+
+
+def test_an_event_tells_as_much_of_a_slope_as_four_records_of_two_classes() -> None:
+    """The information on a slope is that of n p (1 - p) records of two classes, and of d events, per variance of x."""
+    task = Survival((1.0, 2.0))
+    targets = task.encoded(np.array([0.5, 0.5, 1.5, 1.5]), np.array([1, 0, 1, 1]))
+    assert task.effective_records(targets) == 4 * 3

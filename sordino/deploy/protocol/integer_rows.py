@@ -30,6 +30,12 @@ def bits(releases: Releases, gate: Gate, public: Public, cohort: int) -> int:
     """Width in bits, 32 or 64, of the whole numbers in which a sum over `cohort` sites is computed.
 
     A sum over records takes 64: how many a site has does not follow from anything that is public.
+
+    Args:
+        releases: releases of the step, by name.
+        gate: the gate, whose allowance has the noise.
+        public: public values of the question, with its clients.
+        cohort: number of sites that are asked.
     """
     covers = list(_covers(releases, gate, public))
     if any(cover.unit.record_level for cover in covers):

@@ -70,7 +70,8 @@ def honest_shares(sites: int, minimum: int, colluders: int, active_server: bool 
 
 
 def check_cohort(sites: int, minimum: int, colluders: int, active_server: bool = True) -> None:
-    """Refuse numbers, as of `honest_shares`, with which a sum could reveal a single site's message: h < 2."""
+    """Refuse numbers with which a sum could reveal a single site's message: h < 2. Arguments as those of
+    `honest_shares`."""
     if not 1 <= minimum <= sites or colluders < 0:
         raise MaskingError(
             f"minimum_cohort is {minimum}, but must be between 1 and {sites}, the number of sites that are asked."

@@ -7,6 +7,7 @@ send the same answers again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,15 +17,19 @@ from typing import Any, Literal
 from sordino.deploy.database import AlteredError, CheckedDatabase, CheckedTable
 from sordino.deploy.site.ledger import Head, QuestionId
 from sordino.experiment.run import DEPLOYMENT
+from sordino.version import VERSION as PROGRAM
 
 FILE = DEPLOYMENT
 HEADS_FILE = "heads.db"
+HEADS_VERSION = 1
 VERSION = 3
 State = Literal["asked", "fixed", "done", "failed"]
 FACTS = CheckedTable("facts", {"name": "text", "value": "text"}, ("name",))
 SITES = CheckedTable("sites", {"identity": "blob", "key": "blob", "signature": "blob"}, ("identity",))
 SITES_OF_2 = CheckedTable("sites", {**SITES.columns, "position": "integer", "head": "blob"}, SITES.key)
-"""Sites in journals of version 2, with the head of each ledger; `Heads` now keeps those for all runs together."""
+"""Sites in journals of version 2 (Sordino 0.4), with the head of each ledger; `Heads` now keeps those of all runs."""
+FORMER_HEADS = "heads"
+"""Fact of a journal that was of version 2: the heads that it had."""
 HEADS = CheckedTable("heads", {"identity": "blob", "position": "integer", "head": "blob"}, ("identity",))
 ASKS = CheckedTable(
     "asks",
@@ -72,18 +77,30 @@ class DeploymentJournal(CheckedDatabase):
                 self.execute(f"pragma user_version = {VERSION}")
         elif version == 2:
             self._migrate_from_2()
+        elif version > VERSION:
+            raise AlteredError(
+                f"The journal {self.path} was written by a newer version of Sordino (its format is {version}; Sordino "
+                f"{PROGRAM} reads up to {VERSION}), or is damaged: install that version here. Nothing has been changed."
+            )
         elif version != VERSION:
-            raise AlteredError(f"The journal {self.path} was written by another version of Sordino, or is damaged.")
+            raise AlteredError(f"The journal {self.path} is damaged: its format is {version}, which there never was.")
 
     def _migrate_from_2(self) -> None:
-        """Drop the columns that version 3 lacks. Digests cover all columns, so every row is read and written anew."""
+        """Move the heads of ledgers into a fact. Digests cover all columns, so every row is read and written anew."""
         with self.transaction():
             sites = self.select(SITES_OF_2)
             self.execute(f"drop table {SITES.name}")
             self.execute(SITES.creation_sql())
             for site in sites:
                 self.upsert(SITES, **site)
+            known = [[one["identity"].hex(), one["position"], one["head"].hex()] for one in sites]
+            self.set_fact(FORMER_HEADS, known)
             self.execute(f"pragma user_version = {VERSION}")
+
+    def former_heads(self) -> dict[bytes, Head]:
+        """Heads of the sites' ledgers, by identity, where an earlier version kept them in the journal."""
+        known = self.fact(FORMER_HEADS) or []
+        return {bytes.fromhex(identity): Head(position, bytes.fromhex(link)) for identity, position, link in known}
 
     def fact(self, name: str) -> Any:
         """Value of a fact about the run; None where it is not set."""
@@ -149,14 +166,28 @@ class Heads(CheckedDatabase):
     """Newest known head of each site's ledger, over all runs of a store."""
 
     def __init__(self, folder: Path) -> None:
+        """Open the heads of the store in `folder`. Those that an earlier version kept in its runs' journals are taken
+        over first: a site that was restored since then is noticed all the same."""
         super().__init__(folder / HEADS_FILE)
-        self.execute(HEADS.creation_sql(if_not_exists=True))
+        ((version,),) = self.query("pragma user_version")
+        if version > HEADS_VERSION:
+            raise AlteredError(
+                f"{self.path} was written by a newer version of Sordino than {PROGRAM}, or is damaged: install that "
+                "version here. Nothing has been changed."
+            )
+        if version < HEADS_VERSION:
+            former = [_read_former_heads(path.parent) for path in sorted(folder.glob(f"runs/*/{FILE}"))]
+            self.execute(HEADS.creation_sql(if_not_exists=True))
+            for heads in former:
+                self.update(heads)
+            self.execute(f"pragma user_version = {HEADS_VERSION}")
 
     def update(self, heads: Mapping[bytes, Head]) -> None:
         """Store the heads of ledgers that sites report, by identity, as far as they are newer than those known."""
         with self.transaction():
             for identity, head in heads.items():
                 known = self.head(identity)
+                # Never back: an older head would hide that a ledger was restored from a backup.
                 if known is None or known.position < head.position:
                     self.upsert(HEADS, identity=identity, position=head.position, head=head.link)
 
@@ -164,6 +195,14 @@ class Heads(CheckedDatabase):
         """Newest known head of a site's ledger; None where none is known."""
         found = self.select(HEADS, "where identity = ?", identity)
         return Head(found[0]["position"], found[0]["head"]) if found else None
+
+
+def _read_former_heads(folder: Path) -> dict[bytes, Head]:
+    """Heads that an earlier version kept in the journal of the run in `folder`. A damaged one has none: it is refused
+    when its run is taken up, and must not keep other runs from beginning."""
+    with contextlib.suppress(AlteredError), DeploymentJournal(folder) as journal:
+        return journal.former_heads()
+    return {}
 
 
 def _to_json(value: list[Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Carrier, Failure, Waiting
 from sordino.deploy.protocol.roster import Member
+from sordino.deploy.protocol.versions import upgrade_advice
 from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.server.status import ServerStatus
 from sordino.deploy.site.ledger import Head
@@ -132,7 +132,7 @@ class Presence:
         self.nodes = {identity: node for identity, node in self.nodes.items() if node in online}
         self.reached = {identity: node for identity, node in self.reached.items() if node in online}
         self._greeted &= online
-        challenge = secrets.token_bytes(32)
+        challenge = secrets.token_bytes(32)  # fresh, so that no recorded signature can stand for a site
         new = dict.fromkeys(online - self._greeted, wire.request("hello", challenge=challenge))
         found: dict[bytes, int] = {}
         for node, reply in exchange_accepted(self._carrier, new, self._patience, self._report_stranger):
@@ -144,7 +144,7 @@ class Presence:
                 found[identity] = node
                 if reply.get("package") != package_hash():
                     about = f"{self.name(identity)} runs another version of Sordino's code than this server."
-                    self._tell(f"{about} {upgrade_advice(reply.get('version'))}".rstrip())
+                    self._tell(f"{about} {upgrade_advice(reply.get('version'), VERSION)}".rstrip())
         self.reached |= found
         if enrol:
             self._enrol(found)
@@ -159,6 +159,7 @@ class Presence:
     def _enrol(self, found: Mapping[bytes, int]) -> None:
         """Enrol the sites `found`, given as identities with their nodes."""
         about = {"run": self.run, "identity": self._terms.identity, "experiment": self._terms.carried()}
+        about["version"] = VERSION
         back = {node: identity for identity, node in found.items()}
         requests = {
             node: wire.request("enrol", number=self.number[identity], echo=self.echo(identity), **about)
@@ -251,18 +252,4 @@ def refusal_text(reply: Mapping[str, Any]) -> str:
     sentence = "".join(letter for letter in str(reply.get("sentence"))[:300] if letter.isprintable())
     if reply.get("code") not in ("protocol", "code"):
         return sentence
-    return f"{sentence} {upgrade_advice(reply.get('version'))}".rstrip()
-
-
-def upgrade_advice(version: object) -> str:
-    """Sentence on who must upgrade where a site has another `version` than this server; empty where both have the same.
-
-    A site that names none, or one that cannot be read, has an earlier version than the first that did.
-    """
-    numbers = [] if not isinstance(version, str) else re.findall(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})$", version)
-    if not numbers:
-        return f"The site's version is older than {VERSION}, which this server has: the site must be upgraded."
-    if version == VERSION:
-        return ""
-    older = tuple(map(int, numbers[0])) < tuple(int(part) for part in VERSION.split("."))
-    return f"The site has {version}, this server {VERSION}: the {'site' if older else 'server'} must be upgraded."
+    return f"{sentence} {upgrade_advice(reply.get('version'), VERSION)}".rstrip()

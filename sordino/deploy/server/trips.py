@@ -183,6 +183,7 @@ class OutgoingQuestion:
 
     def hash(self) -> bytes:
         """SHA-256 of the whole question, where all sites get the same; masks are bound to it."""
+        # The second part stands for the values of one site alone, of which there are none here; sites hash them too.
         return hashlib.sha256(hashlib.sha256(self.content).digest() + hashlib.sha256(b"").digest()).digest()
 
 
@@ -238,7 +239,8 @@ class Trips:
         """
 
         def request(one: bytes) -> bytes:
-            return question.request(self.presence.number[one], self.presence.echo(one), self._notes.pop(one, {}))
+            notes = self._notes.pop(one, {})  # they answer one statement of the site, and confirm no later one
+            return question.request(self.presence.number[one], self.presence.echo(one), notes)
 
         def answered(one: bytes, reply: Mapping[str, Any]) -> WorkReply:
             return WorkReply.read(reply, read(one, reply))
@@ -295,13 +297,7 @@ class Trips:
             for node, reply in exchange(self._carrier, {n: request(one) for n, one in back.items()}, left):
                 if isinstance(reply, Failure):
                     continue
-                if isinstance(reply, Waiting):
-                    self._tell_once(f"Waiting for {self.presence.name(back[node])}: {reply.why}.")
-                    self.presence.status.heard(back[node], "waits", reply.why)
-                    continue
-                if reply.get("code") == UNCONFIRMED:
-                    unconfirmed[back[node]] = reply.get("statement")
-                    self.presence.status.heard(back[node], "waits", "until other sites confirm its ledger")
+                if self._waits(back[node], reply, unconfirmed):
                     continue
                 answer = self._read(back[node], reply, read)
                 if answer is None:
@@ -313,6 +309,19 @@ class Trips:
                     break
             self._collect_notes(unconfirmed, min(until - time.monotonic(), self.deadlines.open))
         return got
+
+    def _waits(self, site: bytes, reply: Any, unconfirmed: dict[bytes, Any]) -> bool:
+        """Whether a site is to be asked again: it cannot answer yet, or others have to confirm its ledger first, which
+        is noted in `unconfirmed`."""
+        if isinstance(reply, Waiting):
+            self._tell_once(f"Waiting for {self.presence.name(site)}: {reply.why}.")
+            self.presence.status.heard(site, "waits", reply.why)
+            return True
+        if reply.get("code") == UNCONFIRMED:
+            unconfirmed[site] = reply.get("statement")
+            self.presence.status.heard(site, "waits", "until other sites confirm its ledger")
+            return True
+        return False
 
     def _collect_notes(self, unconfirmed: Mapping[bytes, Any], seconds: float) -> None:
         """Bring the statements of unconfirmed sites to all other sites, and keep the notes that these return.

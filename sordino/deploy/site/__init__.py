@@ -9,6 +9,7 @@ __all__ = [
     "freshness",
     "judging",
     "ledger",
+    "migration",
     "requests",
     "rules",
     "session",

@@ -19,11 +19,12 @@ from sordino.data.own import PERSON_ARRAY, ClientFile, number_labels, read_array
 from sordino.data.people import known_people, people_of
 from sordino.data.persons import collect, draw_rows, number_codes
 from sordino.data.schema import Format, PersonRules, Schema
-from sordino.data.tables import Table, read_table
+from sordino.data.tables import TextTable, read_table
 from sordino.deploy.app import METHOD, AppUpdate
 from sordino.deploy.site.rules import WRITTEN, RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
+from sordino.features.extractor import count_shared
 
 FEATURES = "features"
 """Folder, in the site's own, of the features of its records."""
@@ -34,7 +35,7 @@ class SiteFile:
     """The site's file as read: arrays, or a table that an experiment's schema has yet to encode."""
 
     path: Path
-    content: ClientFile | Table | None
+    content: ClientFile | TextTable | None
     """Records, or a table that is yet to be encoded; None where an app reads the file, and nobody else."""
 
 
@@ -89,7 +90,7 @@ def _encode_by(schema: Schema, path: Path, rules: Rules, source: Source) -> tupl
     return _encode(read_table(path, written), schema, written, source)
 
 
-def _encode(table: Table, schema: Schema, written: Format, source: Source) -> tuple[ClientFile, list[str]]:
+def _encode(table: TextTable, schema: Schema, written: Format, source: Source) -> tuple[ClientFile, list[str]]:
     found = Encoding(table, schema, written, source).result()
     refuse(str(table.path), found.problems)
     encoded = ClientFile(table.path, found.x[found.kept], found.kept_labels, None, persons=found.kept_persons)
@@ -127,6 +128,7 @@ def encode_records(
         found, counted = (content, []) if isinstance(content, ClientFile) else _encode_table(content, terms, rules)
         x, y = _to_tensors(found, terms)
         if terms.extractor is not None:
+            counted = [*counted, *count_shared(terms.extractor, x)]
             x = terms.extractor.apply(x, None if folder is None else folder / FEATURES)
     except UserError as error:
         raise RefusedError("data", error) from error
@@ -164,7 +166,7 @@ def _unread(file: SiteFile, terms: DeployedTerms) -> FederatedData:
     return FederatedData(file.path.stem, dealt, terms.learner.task, terms.seen_shape, "", people)
 
 
-def _encode_table(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[ClientFile, list[str]]:
+def _encode_table(table: TextTable, terms: DeployedTerms, rules: Rules) -> tuple[ClientFile, list[str]]:
     """Encode a table by the experiment's schema, or its declared columns as numbers.
 
     Also returns sentences on what was counted in the records, which must not leave the site.

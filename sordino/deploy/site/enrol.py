@@ -12,6 +12,7 @@ from typing import Any
 
 from sordino.deploy.app import AppUpdate
 from sordino.deploy.protocol import keys, secure_sum
+from sordino.deploy.protocol.versions import upgrade_advice
 from sordino.deploy.server.dry_run import try_script
 from sordino.deploy.site import requests
 from sordino.deploy.site.app import AppSession
@@ -34,6 +35,8 @@ from sordino.util.files import read_file
 from sordino.util.package import package_hash
 from sordino.version import VERSION
 
+ONLY_ITS_VERSION = "A run goes on only under the version that began it: finish it there, or begin a new one."
+
 
 def answer_hello(context: SiteContext, message: Mapping[str, Any]) -> bytes:
     """Answer `hello`: prove the site's identity by signing the server's challenge."""
@@ -49,11 +52,12 @@ def answer_enrol(context: SiteContext, message: Mapping[str, Any]) -> bytes:
     number, carried = requests.read_count(message, "number"), message.get("experiment")
     if not isinstance(carried, dict):
         raise RefusedError("message", "its experiment is not a table")
+    advice = upgrade_advice(VERSION, message.get("version"))
     with SiteLedger(context.folder) as ledger:
         check_single_ledger(ledger, message)
         known, terms = ledger.run(run), None
         if known is None:
-            terms = _derive_allowed_terms(context, ledger, carried, identity, number)
+            terms = _derive_allowed_terms(context, ledger, carried, identity, number, advice)
             if terms.allowance.record_sums is not None:  # its cost does not depend on the site's records
                 check_reservation(ledger.entries(), reservation_entry(run, terms, number), context.policy)
             with ledger.transaction():
@@ -81,13 +85,14 @@ def get_session(context: SiteContext, ledger: SiteLedger, run: str) -> Session:
         raise RefusedError("run", f"the site is not enrolled in {run[:50]!r}, or that run is over")
     if run not in context.sessions:
         number = int(known["number"])
-        terms = _derive_allowed_terms(context, ledger, json.loads(known["experiment"]), known["identity"], number)
+        carried, identity = json.loads(known["experiment"]), known["identity"]
+        terms = _derive_allowed_terms(context, ledger, carried, identity, number, ONLY_ITS_VERSION)
         context.sessions[run] = _open_session(context, run, terms, known)
     return context.sessions[run]
 
 
 def _derive_allowed_terms(
-    context: SiteContext, ledger: SiteLedger, carried: Mapping[str, Any], identity: str, number: int
+    context: SiteContext, ledger: SiteLedger, carried: Mapping[str, Any], identity: str, number: int, advice: str
 ) -> DeployedTerms:
     """Derive the terms of an experiment with the site's own code; refuse those that rules or data do not allow.
 
@@ -97,6 +102,7 @@ def _derive_allowed_terms(
         carried: The experiment as the server sent it.
         identity: Hash of the server's terms, which the site's must equal.
         number: Client number of this site.
+        advice: Sentence for the owner on what to do where the server's terms are others.
     """
     context.policy.check_experiment(carried)
     try:
@@ -112,9 +118,7 @@ def _derive_allowed_terms(
         )
     context.policy.check_terms(terms, number)
     if terms.identity != identity:
-        raise RefusedError(
-            "code", "site and server derive different terms from it: they do not run the same code", version=VERSION
-        )
+        raise RefusedError("code", f"They do not run the same code. {advice}", version=VERSION)
     check_first_questions(terms, number, context.policy)
     with limit_data_refusals(ledger, context.policy, terms.identity):
         data = encode_records(context.file, terms, context.policy.rules, context.secret, context.folder)

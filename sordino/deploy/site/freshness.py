@@ -122,7 +122,14 @@ class LedgerStatement:
 
     @classmethod
     def sign(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> LedgerStatement:
-        """Sign a statement with the `private` key of the ledger's owner."""
+        """Sign a statement.
+
+        Args:
+            private: private key of the ledger's owner.
+            nonce: random bytes, never the same twice: an old note confirms no new statement.
+            since: number of rows before the first link.
+            links: links of the ledger, concatenated.
+        """
         head = _last_head(since, links)
         return cls(
             nonce,

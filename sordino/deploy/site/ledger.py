@@ -18,6 +18,7 @@ from typing import Any
 from sordino.deploy.database import AlteredError, CheckedDatabase, CheckedTable, DatabaseError
 from sordino.privacy.ledger import FIRST_LINK, Row
 from sordino.util.files import KeptFile, sync_folder
+from sordino.version import VERSION as PROGRAM
 
 LINK_BYTES = 32
 """Length of a SHA-256 digest in bytes."""
@@ -125,7 +126,10 @@ def row_from(entry: Entry) -> Row:
 
 
 FILE = "site.db"
-VERSION = 2
+VERSION = 3
+"""Version of the file. Version 2 (Sordino 0.4) has the same tables but not all kinds of rows, so that a program of its
+time would overlook spending: once a ledger is upgraded, that program refuses it."""
+EARLIEST = 2
 LEDGER = "create table ledger (position integer primary key, content text not null, link blob not null)"
 QUESTION = {"run": "text", "round": "integer", "place": "integer", "attempt": "integer"}
 FACTS = CheckedTable("facts", {"name": "text", "value": "blob"}, ("name",))
@@ -171,9 +175,16 @@ class SiteLedger(CheckedDatabase):
         """Rows that this connection has read and checked already."""
         self._link = FIRST_LINK
         ((version,),) = self.query("pragma user_version")
-        if version != VERSION:
+        self._version: int = version
+        if version > VERSION:
             raise DatabaseError(
-                f"The site's ledger {self.path} was written by another version of Sordino, or is damaged."
+                f"The site's ledger {self.path} was written by a newer version of Sordino (its format is {version}; "
+                f"Sordino {PROGRAM} reads up to {VERSION}): install that version here. Nothing has been changed."
+            )
+        if version < EARLIEST:
+            raise DatabaseError(
+                f"The site's ledger {self.path} is damaged, or was made before version 0.4 of Sordino (its format is "
+                f"{version}): put the newest folder back."
             )
 
     @classmethod
@@ -204,6 +215,13 @@ class SiteLedger(CheckedDatabase):
         except BaseException:  # rows that were rolled back must not count as read
             self._entries, self._link = [], FIRST_LINK
             raise
+
+    def upgrade(self) -> None:
+        """Mark the file as one of this version, from which on earlier versions refuse it."""
+        if self._version < VERSION:
+            with self.transaction():
+                self.execute(f"pragma user_version = {VERSION}")
+            self._version = VERSION
 
     def check(self) -> None:
         """Read and check every row of every table."""

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import math
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from sordino.privacy.release import Public, Releases
 from sordino.privacy.unit import Unit
 from sordino.util.package import package_hash
 from sordino.util.toml import read_toml
+from sordino.version import VERSION
 
 FILE = "site.toml"
 MEGABYTE = 2**20
@@ -77,6 +79,15 @@ class RefusedError(Exception):
         """
         self.code, self.detail, self.more = code, str(detail), more
         super().__init__(f"{SENTENCES[code]} {self.detail}")
+
+
+class MissingLimitsError(UserError):
+    """Rules that lack limits."""
+
+    def __init__(self, sentence: str, missing: Sequence[str]) -> None:
+        """Say it in a `sentence`; `missing` are the keys."""
+        super().__init__(sentence)
+        self.missing = tuple(missing)
 
 
 RULES_CHANGED = (
@@ -398,7 +409,13 @@ def read_rules(folder: Path) -> SitePolicy:
     except ValidationError as error:
         missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
         if missing:
-            raise UserError(_missing_limits(path, missing)) from error
+            raise MissingLimitsError(_missing_limits(path, missing), missing) from error
+        unknown_keys = [str(one["loc"][0]) for one in error.errors() if one["type"] == "extra_forbidden"]
+        if unknown_keys:
+            raise UserError(
+                f"{path}: Sordino {VERSION} does not know {quoted(unknown_keys[0])}: correct the key, or install the "
+                "newer version that wrote it."
+            ) from error
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise UserError(f"{path}: invalid value for {key or 'a key'}: {problem['msg'].lower()}.") from error
@@ -422,7 +439,8 @@ def _missing_limits(path: Path, missing: Sequence[str]) -> str:
     examples = ", ".join(LIMITS.get(key, f"{key} = ...") for key in missing)
     return (
         f"{path} lacks {', '.join(missing)}: a site's limits have no defaults, so that a truncated file "
-        f"allows nothing. Write what this site allows, as in: {examples}."
+        f"allows nothing. Write what this site allows, as in: {examples}. For a site that version 0.4 made, "
+        f"`sordino site migrate {shlex.quote(str(path.parent))}` writes what that version took for granted."
     )
 
 

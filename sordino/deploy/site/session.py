@@ -203,7 +203,13 @@ class Session:
     ) -> Cohort | None:
         """Cohort U1 that masks the answer; None where answers are not summed.
 
-        Refused unless its sites are distinct, in the roster, include this one (`identity`), and signed their keys.
+        Refused unless its sites are distinct, in the roster, include this one, and signed their keys.
+
+        Args:
+            question: the server's message.
+            releases: releases of its step.
+            policy: this site's rules and roster.
+            identity: public identity of this site.
         """
         terms = self.terms
         if not terms.is_summed(releases):

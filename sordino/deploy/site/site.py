@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from sordino.data.draft import format_of
 from sordino.data.schema import Format, Schema
-from sordino.data.tables import Table
+from sordino.data.tables import TextTable
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.site.data import fingerprint_records, keyed_fingerprint, read_by, read_records
@@ -162,8 +162,9 @@ class Site:
         )
         agreed = None if schema is None else Schema.read(schema)
         if agreed is not None:
-            if label not in (None, agreed.label_name):
-                raise UserError(f"The label is {label!r}, but the schema's is {agreed.label_name!r}: leave one out.")
+            if label not in (None, *agreed.label_names):
+                known = " and ".join(map(repr, agreed.label_names))
+                raise UserError(f"The label is {label!r}, but the schema's is {known}: leave one out.")
             label, given["schema"] = agreed.label_name, Path(SCHEMA)
         try:
             made = Rules(name=name, data=data, label=label, **(_looks(folder / data) | given))
@@ -173,7 +174,7 @@ class Site:
         file = read_records(folder, made)  # before anything is written, because it may fail
         if agreed is not None:
             read_by(agreed, file, made)
-        if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
+        if label is not None and isinstance(file.content, TextTable) and label not in file.content.columns:
             raise unknown("column", label, list(file.content.columns))
         with writing(folder / FILE):
             private, secret = keys.new_identity(), secrets.token_bytes(32)
@@ -222,7 +223,7 @@ class Site:
             if message.get("protocol") != wire.PROTOCOL:
                 raise RefusedError(
                     "protocol",
-                    f"the message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}",
+                    f"The message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}.",
                     version=VERSION,
                 )
             return handler(self.context, message)
@@ -258,6 +259,7 @@ def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) ->
     changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
     if noted["data"] not in (None, now["data"]):
         witness.check_records()
+    ledger.upgrade()
     if changed:
         with ledger.transaction():
             ledger.append(changed)

@@ -92,7 +92,14 @@ class SiteSpending:
             self.entries[row.shares] = self.entries.get(row.shares, 0) + row.entries
 
     def reserve(self, run: str, epsilon: float, delta: float, whom: Protected) -> None:
-        """Reserve the most that a run may cost records, or persons."""
+        """Reserve the most that a run may cost records, or persons.
+
+        Args:
+            run: name of the run.
+            epsilon: all that it may cost one of them.
+            delta: delta at which that holds.
+            whom: unit that the run protects.
+        """
         self.reserved[run] = (epsilon, delta)
         self.protected.add(whom)
 
@@ -112,6 +119,8 @@ class SiteSpending:
             return math.inf if self.reserved else self._site_epsilon(1, delta)
         if not all(one.includes(unit, sites, person) for one in self.protected):
             return math.inf
+        # Reserved runs add up by basic composition: their epsilons, and their deltas, of which the rest is for what
+        # protects the whole site.
         left = delta - sum(one for _, one in self.reserved.values())
         records = sum(one for one, _ in self.reserved.values())
         if left < 0:
@@ -119,6 +128,7 @@ class SiteSpending:
         if not self.squares:
             return records
         known = sites if unit is Unit.PERSON else 1
+        # With another record a site's message may be any other within the bound: up to two bounds away.
         return records + (self._site_epsilon(2 * known, left, known) if left > 0 else math.inf)
 
     def fits(self, rules: Rules) -> bool:
@@ -162,6 +172,7 @@ def authorize_payment(
     """
     of_records = any(row_from(entry).pool for entry in entries)
     known = {entry.content["run"] for entry in before if entry.kind == "reserve"}
+    # The first question reserves the cost of the whole run: its noise covers all turns together, and no single one.
     reserved = [session.reservation()] if of_records and session.run not in known else []
     spending = SiteSpending.of([*before, *reserved, *entries], policy.view)
     if spending.spoiled:

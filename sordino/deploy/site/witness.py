@@ -55,8 +55,13 @@ class Witness:
     def of(cls, folder: Path, rules: Rules, private: bytes, records: str | None = None) -> Witness:
         """Witness of the site in `folder`: in the folder that `witness` names, or in the user's state directory.
 
-        The file is named after the site's identity, so that several sites can share a folder. `records` is the
-        fingerprint of the site's file.
+        The file is named after the site's identity, so that several sites can share a folder.
+
+        Args:
+            folder: the site's folder.
+            rules: its rules.
+            private: its private key, which signs what is written.
+            records: fingerprint of its file of records; None where that has not been read.
         """
         where = (_state_folder() if rules.witness is None else folder / rules.witness).resolve()
         if where.is_relative_to(folder.resolve()):

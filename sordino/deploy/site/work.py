@@ -154,7 +154,7 @@ def _reply_content(
     context: SiteContext, ledger: SiteLedger, allowed: AllowedQuestion, outcome: Outcome
 ) -> dict[str, Any]:
     """Content of the reply: the released values, or, where answers are summed, a masked vector and shares."""
-    head = ledger.head()
+    head = ledger.head()  # with the rows that charge for this answer
     content: dict[str, Any] = {"head": head.to_list()}
     if allowed.cohort is None:
         return content | {"values": outcome.passed.values}

@@ -169,6 +169,7 @@ def _divergences(rate: float, multiplier: float) -> np.ndarray:
         terms = ways + hits * math.log(rate) + (order - hits) * math.log1p(-rate)
         terms = terms + (hits * hits - hits) / (2 * multiplier**2)
     moments = logsumexp(np.where(hits <= order, terms, -np.inf), axis=1)
+    # Rounding may fall a little short of zero, and many such steps would then lower the epsilon of others.
     return np.maximum(moments, 0.0) / (ORDERS - 1)
 
 

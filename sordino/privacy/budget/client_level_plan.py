@@ -113,11 +113,23 @@ def plan(
 ) -> Plan:
     """Plan `rounds` rounds with `clients` clients: their cost at a noise multiplier, or the multiplier for a budget.
 
-    Give either `epsilon` (for the observer `protect_from`) or `noise_multiplier`. `participation` is the
-    fraction of clients in each round; clients take turns, so each pays for about that fraction of the rounds.
-    `parameters` is how many parameters would be shared, for the advice. Noise is shared out over the `minimum_cohort`,
-    by default all who are asked, less `colluders` who tell theirs; `exposed` says that single messages become known.
-    `kept` is the share of mu^2 that is kept for what is asked behind the last round.
+    Clients take turns, so each pays for about the share `participation` of the rounds.
+
+    Args:
+        clients: number of clients.
+        rounds: number of rounds.
+        delta: delta at which epsilon holds; by default min(1e-5, clients^-1.1 / 10).
+        epsilon: budget of each client against `protect_from`. Give either this or `noise_multiplier`.
+        noise_multiplier: standard deviation of the noise on a sum of clients' messages over the most that one client
+            adds to it.
+        protect_from: observer whom the noise is planned against: "outsider", who sees sums and models, or "server".
+        participation: share of the clients in each round.
+        parameters: number of parameters that would be shared, for the advice.
+        allow_vacuous_delta: whether a delta of 1 / clients or more is accepted.
+        minimum_cohort: number of clients that the noise of a sum is shared out over; by default all who are asked.
+        colluders: number of clients that tell others their noise.
+        exposed: whether single messages become known.
+        kept: share of mu^2 that is kept for what is asked behind the last round.
     """
     schedule = Schedule.of(rounds, clients, participation)
     if (epsilon is None) == (noise_multiplier is None):
@@ -127,6 +139,7 @@ def plan(
     cohort, releases = schedule.cohort, schedule.turns
     if noise_multiplier is None:
         assert epsilon is not None
+        # Rounds have the share 1 - kept of mu^2, which falls with the square of the multiplier.
         noise_multiplier = multiplier_for(epsilon, delta, releases) / math.sqrt(1 - kept)
     if not noise_multiplier > 0:
         raise UserError(f"The noise multiplier is {noise_multiplier:g}, but must be above 0.")

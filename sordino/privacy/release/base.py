@@ -454,7 +454,13 @@ class Release:
         return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover | None:
-        """Noise on bounded rows of `width` entries; None where there is none, or where it is in what was sent."""
+        """Noise on bounded rows; None where there is none, or where it is in what was sent.
+
+        Args:
+            width: number of entries of a row.
+            allowance: what noise was planned, for clients and for records.
+            public: public values that bounds are read from, with the clients that send.
+        """
         if self.unit is not None and not self.made_of_gradients and not self.sources():
             raise NotImplementedError(f"{type(self).__name__} says that noise protects a {self.unit}, but not which")
         return None
@@ -502,7 +508,7 @@ class Release:
 
 
 def cover_of(release: Release, width: int, allowance: Allowance, public: Public) -> Cover | None:
-    """Return a release's `cover`, which is computed once for the same public values."""
+    """Return a release's `cover`, which is computed once for the same public values. Arguments as those of `cover`."""
     return public.once(width, (allowance, release), lambda: release.cover(width, allowance, public))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 from importlib import resources
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sordino.version import VERSION
 
@@ -27,13 +28,20 @@ def render(template: str, package: str = "sordino.report.html", **values: Any) -
 
 @functools.cache
 def _environment(package: str) -> Environment:
-    return Environment(
+    made = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, "sordino.report.html"))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["breakable"] = _breakable
+    return made
+
+
+def _breakable(name: str) -> Markup:
+    """A method's name that may be broken behind its brackets' parts, where a column is narrow."""
+    return Markup(re.sub(r"([\[=,;])", r"\1<wbr>", str(escape(name))))
 
 
 def _style() -> Markup:

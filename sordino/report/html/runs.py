@@ -12,6 +12,7 @@ from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS, View
 from sordino.report.html import answers, pictures, render, sentences
 from sordino.report.html.gather import ALONE, Group, PageContent, RunContent, gather
+from sordino.report.terminal.metrics import metric_words
 from sordino.report.wording import (
     accuracy_source,
     epsilon_words,
@@ -27,6 +28,7 @@ from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow
 from sordino.study.verdict import PERSONAL, judge_of
 from sordino.tasks import Classification, Regression, Survival
+from sordino.tasks.task import split_part
 from sordino.util.formatting import delta_text, finite_or_none
 
 NAMES = [
@@ -140,7 +142,8 @@ def _tiles(told: PageContent) -> list[tuple[str, str]]:
 def _metrics(told: PageContent) -> dict[str, list[dict[str, str]]]:
     """Figures of each method for each known metric: mean over clients, worst tenth, all records."""
     found: dict[str, list[dict[str, str]]] = {}
-    for name, called in TOLD.items():
+    named = dict.fromkeys(name for group in told.groups for name in group.first.summary.metrics or ())
+    for name, called in metric_words(named, TOLD).items():
         figures = [(group.first.summary.metrics or {}).get(name) for group in told.groups]
         if any(figure and figure.mean is not None for figure in figures):
             found[called] = [
@@ -162,7 +165,7 @@ def _each(told: PageContent) -> dict[str, Any] | None:
     ):
         return None
     metrics = tuple(run.summary.metrics or ())
-    names, known = run.names(), [place for place, name in enumerate(metrics) if name in TOLD]
+    names, known = run.names(), [place for place, name in enumerate(metrics) if split_part(name)[0] in TOLD]
     known = [place for place in known if not np.isnan(run.metrics[:, place]).all()]
     if not known:
         return None
@@ -172,7 +175,8 @@ def _each(told: PageContent) -> dict[str, Any] | None:
         gain = gains.get(names[client])
         points = [] if not gains else ["–" if gain is None else f"{100 * gain:+.1f}"]
         rows.append((names[client], [*(_three(finite_or_none(figures[place])) for place in known), *points]))
-    heads = [SHORT.get(metrics[place], TOLD[metrics[place]]) for place in known]
+    short = metric_words(metrics, TOLD | SHORT)
+    heads = [short[metrics[place]] for place in known]
     return {"heads": [*heads, *(["gain over training alone, points"] if gains else [])], "rows": rows}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -12,6 +12,7 @@ from rich.text import Text
 from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.store.run_summary import Metric
+from sordino.tasks.task import split_part
 
 if TYPE_CHECKING:  # what sites need may not be installed
     from sordino.deploy.site.judging import SiteJudgement
@@ -57,17 +58,36 @@ OF_CLIENTS = {
 }
 
 
+def metric_words(names: Collection[str], words: Mapping[str, str], positive: str | None = None) -> dict[str, str]:
+    """Words for those metrics that have some, in the order of the words; then for those of each of several outcomes,
+    which are followed by its name. What is about a class that is looked for is left out where there is none.
+
+    Args:
+        names: of metrics, as `Task.metrics` has them.
+        words: by metric.
+        positive: class that is looked for.
+    """
+    plain = [name for name in words if name in names]
+    pairs = [(name, *split_part(name)) for name in (*plain, *(one for one in names if split_part(one)[1]))]
+    return {
+        name: words[metric].format(positive=part or positive)
+        + (f", {part}" if part and "{positive" not in words[metric] else "")
+        for name, metric, part in pairs
+        if metric in words and not (part is None and positive is None and "{positive" in words[metric])
+    }
+
+
 def metrics_table(metrics: Mapping[str, Metric], positive: str | None) -> Table:
     """Table of metrics over clients: mean, worst tenth and number of clients; then over all records together."""
     heads = ("mean", "worst tenth", "clients", "all records")
     table = Table("each client's own model", *heads, box=None, padding=(0, 2, 0, 0))
     for place in range(1, 5):
         table.columns[place].justify = "right"
-    for name, words in WORDS.items():
-        figure = metrics.get(name)
-        if figure is None or not figure.clients:
+    for name, words in metric_words(metrics, WORDS).items():
+        figure = metrics[name]
+        if not figure.clients:
             continue
-        of = f" of {positive!r}" if name == "recall" else ""
+        of = f" of {positive!r}" if name == "recall" and positive is not None else ""
         over_clients = [_figure(name, value) for value in (figure.mean, figure.worst_tenth)]
         table.add_row(words + of, *over_clients, str(figure.clients), _figure(name, figure.overall))
     return table
@@ -77,9 +97,10 @@ def own_metrics(metrics: Mapping[str, float | None], positive: str | None) -> Ta
     """Table of one client's metrics."""
     table = Table("on this site's own test records", "", box=None, padding=(0, 2, 0, 0))
     table.columns[1].justify = "right"
-    for name, words in WORDS.items():
-        if metrics.get(name) is not None:
-            table.add_row(words + (f" of {positive!r}" if name == "recall" else ""), _figure(name, metrics[name]))
+    for name, words in metric_words(metrics, WORDS).items():
+        of = f" of {positive!r}" if name == "recall" and positive is not None else ""
+        if metrics[name] is not None:
+            table.add_row(words + of, _figure(name, metrics[name]))
     return table
 
 
@@ -88,7 +109,7 @@ JUDGED = {
     "auc": "AUC",
     "recall": "recall of {positive!r}",
     "precision": "precision of {positive!r}",
-    "specificity": "others that are left alone",
+    "specificity": "others than {positive!r} left alone",
     "calibration": "probability of {positive!r} too high by",
     "calibration_error": "calibration error (low is good)",
     "log_loss": "log loss (low is good)",
@@ -102,7 +123,7 @@ JUDGED = {
 }
 IN_UNITS = ("rmse", "mae", "bias", "interval_width", "constant_rmse")
 """Figures in the unit of what is predicted."""
-IN_PERCENT = ("accuracy", "recall", "precision", "specificity", "calibration", "coverage", "events")
+IN_PERCENT = ("accuracy", "near", "recall", "precision", "specificity", "calibration", "coverage", "events")
 
 
 def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this site's own test records") -> Table:
@@ -113,26 +134,35 @@ def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this s
     for place in range(1, 2 * len(models) + 1):
         table.columns[place].justify = "right"
     first = next(iter(models.values()))
-    for name, words in JUDGED.items():
-        if name not in first["figures"]:
-            continue
+    for name, words in metric_words(first["figures"], JUDGED, first["positive"]).items():
         found = [one["figures"][name] for one in models.values()]
-        if "{positive" in words and first["positive"] is None:
-            continue
         cells = [cell for one in found for cell in figure_with_interval(name, one)]
-        table.add_row(words.format(positive=first["positive"]), *cells)
+        table.add_row(words, *cells)
     return table
+
+
+def form_of(name: str) -> str:
+    """Format in which a figure is printed."""
+    metric, _ = split_part(name)
+    return "{:.4g}" if metric in IN_UNITS else "{:.1%}" if metric in IN_PERCENT else "{:.3f}"
 
 
 def figure_with_interval(name: str, figure: Mapping[str, float] | None) -> tuple[str, str]:
     """A figure of a judgement and its 95 % interval, as they are printed."""
     if figure is None:
         return "too few", ""
-    form = "{:.4g}" if name in IN_UNITS else "{:.1%}" if name in IN_PERCENT else "{:.3f}"
+    form = form_of(name)
     return form.format(figure["value"]), f"{form.format(figure['low'])} to {form.format(figure['high'])}"
 
 
-EVALUATED = {"accuracy": "accuracy", "auc": "AUC", "recall": "recall", "calibration": "probability too high by"}
+EVALUATED = {
+    **{"accuracy": "accuracy", "auc": "AUC", "recall": "recall"},
+    **{name: JUDGED[name] for name in ("r2", "rmse", "mae", "bias")},
+    "near": "within a tenth of the range",
+    "integrated_brier": "integrated Brier score",
+    "constant_brier": "that of the Kaplan-Meier curve",
+    "calibration": "probability too high by",
+}
 
 
 def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table:
@@ -146,14 +176,11 @@ def evaluation_table(evaluation: Mapping[str, Any], over_records: bool) -> Table
     table = Table(f"shared model, over {over}", *heads, box=None, padding=(0, 2, 0, 0))
     for place in range(1, len(heads) + 1):
         table.columns[place].justify = "right"
-    for name, words in EVALUATED.items():
-        if name not in evaluation["figures"]:
-            continue
+    for name, words in metric_words(evaluation["figures"], EVALUATED).items():
         figure, beside = evaluation["figures"][name], []
         if true:
             known = true.get(name)
-            form = "{:.1%}" if name in IN_PERCENT else "{:.3f}"
-            beside = [terminal_text("–") if known is None else form.format(known)]
+            beside = [terminal_text("–") if known is None else form_of(name).format(known)]
         cells = ("drowned", "") if figure is None else figure_with_interval(name, figure)
         table.add_row(words, *cells, *beside)
     return table
@@ -214,6 +241,7 @@ def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fi
 def _figure(name: str, value: float | None) -> str:
     if value is None:
         return terminal_text("–")
-    if name in IN_UNITS:
+    metric, _ = split_part(name)
+    if metric in IN_UNITS:
         return f"{value:.4g}"
-    return f"{value:.1%}" if name in (*PERCENTS, "coverage") and name != "auc" else f"{value:.3f}"
+    return f"{value:.1%}" if metric in (*PERCENTS, "coverage") and metric != "auc" else f"{value:.3f}"

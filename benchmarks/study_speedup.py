@@ -1,0 +1,91 @@
+"""How much sooner a study is done with two workers: `--cluster local:2` against `local:1`, and without a cluster.
+
+    OMP_NUM_THREADS=1 python benchmarks/study_speedup.py
+
+Eight runs of some four seconds each, made by each arm in turn, in a process and a store of its own; a run has one core
+in every arm. Seconds are those of a whole command, start and end of Ray included. Needs two quiet cores, and some two
+minutes. Printed beside them is what takes the processors from the runs: the seconds that the command's own process
+computes, and how long Ray takes to start. Where the cores are not quiet, look at these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sordino.cluster.study import crew_on
+from sordino.experiment.config import Experiment
+from sordino.study.compare import compare
+from sordino.study.run_cells import Crew, InTurn
+
+METHODS, SEEDS = ("dp-fedavg", "feddpa"), 4
+ARMS = ("local:1", "local:2", "plain")
+
+
+def study(arm: str, store: Path, rounds: int) -> dict[str, float]:
+    """Make the study once in this process; seconds."""
+    begin = time.perf_counter()
+    keys = {"data": "digits", "clients": 60, "partition": "iid", "model": "mlp", "workers": 1, "rounds": rounds}
+    # One by one: a round is arithmetic of one core, whichever method it is.
+    experiment = Experiment.make(keys, {"epsilon": 8.0, "engine": "one-by-one", "store": store}, {"set": {"epochs": 2}})
+    with crew_on(None if arm == "plain" else arm) as cluster:
+        started = time.perf_counter()
+        crew: Crew = InTurn() if cluster is None else cluster
+        compare(experiment, METHODS, SEEDS, crew=crew)
+        done = time.perf_counter()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "start": started - begin,
+        "study": done - started,
+        "end": time.perf_counter() - done,
+        "own": used.ru_utime + used.ru_stime,
+    }
+
+
+def arm_of(arm: str, rounds: int) -> dict[str, float]:
+    """An arm in a process and a store of its own, with one thread for each run."""
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--arm", arm, "--store", folder, "--rounds", str(rounds)]
+        begin = time.perf_counter()
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | threads, text=True)
+        return json.loads(done.stdout.splitlines()[-1]) | {"all": time.perf_counter() - begin}
+
+
+def main() -> None:
+    """Measure all arms, in turns, and print them with their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=1, help="how often each arm is measured")
+    parser.add_argument("--rounds", type=int, default=12, help="rounds of each run")
+    parser.add_argument("--arm", choices=ARMS, help="measure this arm here, and print a line of JSON")
+    parser.add_argument("--store", type=Path, default=Path("store"), help="with --arm: an empty folder")
+    given = parser.parse_args()
+    if given.arm is not None:
+        print(json.dumps(study(given.arm, given.store, given.rounds)))
+        return
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    print(f"{len(METHODS) * SEEDS} runs of {given.rounds} rounds; load {load:.1f} on {cores} cores")
+    found: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
+    for _ in range(given.turns):
+        for arm in ARMS:
+            one = arm_of(arm, given.rounds)
+            found[arm].append(one)
+            times = ", ".join(f"{name} {one[name]:.1f}" for name in ("start", "study", "end"))
+            print(f"{arm:8} {one['all']:6.1f} s: {times}; own process computes {one['own']:.1f} s", flush=True)
+    whole = {arm: statistics.median(one["all"] for one in figures) for arm, figures in found.items()}
+    alone = {arm: statistics.median(one["study"] for one in figures) for arm, figures in found.items()}
+    print(f"two workers against one: {whole['local:1'] / whole['local:2']:.2f} times as fast", end="")
+    print(f", without start and end of Ray {alone['local:1'] / alone['local:2']:.2f}")
+    print(f"two workers against no cluster: {whole['plain'] / whole['local:2']:.2f} times as fast")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""Small heads on frozen features beside LeNet on pixels: `experiments/heads.md` says how to run it.
+
+python experiments/heads.py tune STORE
+python experiments/heads.py run STORE
+python experiments/heads.py write STORE
+
+Data sets lie where `sordino data` finds them ($SORDINO_DATA). STORE keeps a line for each try (`tries.jsonl`) and for
+each cell (`cells.jsonl`) as soon as it is finished, so that either command can be stopped and started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import sordino
+from sordino.data.sources import missing_files, places, source
+
+PAGE = Path(__file__).with_suffix(".md")
+SEEDS = (1, 2, 3)
+"""Seeds that are reported."""
+TUNING_SEED = 100
+Epsilons = tuple[float | None, ...]
+EPSILONS: Epsilons = (8.0, 2.0, 1.0, None)
+"""Budgets; None is without privacy."""
+SIDES = ("head", "LeNet")
+Settings = dict[str, Any]
+
+NORMALISED: Settings = {"rounds": 10, "epochs": 2, "clipping": "normalised"}
+SUMS: Settings = {"rounds": 100, "sampling": 0.05}
+GRIDS: dict[tuple[str, str], list[Settings]] = {
+    ("client", "head"): [{"clip": 15.0}, {"clip": 30.0}, {"clip": 60.0}],
+    ("client", "LeNet"): [
+        {"rounds": 10, "epochs": 2, "clipping": "quantile"},
+        {**NORMALISED, "clip": 1.0},
+        {**NORMALISED, "clip": 2.0},
+    ],
+    ("record", "head"): [{"walk": 0.15}, {"walk": 0.3}, {"walk": 0.6}],
+    ("record", "LeNet"): [
+        SUMS,
+        {**SUMS, "clip": 0.5, "served": "last", "server": "momentum", "server.rate": 0.3, "server.beta": 0.9},
+        {**SUMS, "clipping": "normalised", "served": "last", "server": "adam", "server.rate": 0.005},
+    ],
+}
+"""Tries of each side at each level, beside the defaults of its method."""
+TUNED_AT: dict[str, tuple[float, ...]] = {"client": (8.0, 2.0), "record": (1.0,)}
+"""Budgets of the tries. Every budget takes the choice of the next smaller of them, or of the smallest."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Data that are dealt to clients, at one level."""
+
+    data: str
+    level: str
+    clients: int | None = None
+    records: int | None = None
+    partition: str | None = None
+    tuned_as: str | None = None
+    """Bench whose choice is taken over."""
+    keeps: tuple[str, ...] = ()
+    """Sides whose clients predict with the shared model alone, because blending would take too long."""
+
+    @property
+    def keys(self) -> Settings:
+        """Keys of the experiment, without those of a side."""
+        dealt = {"clients": self.clients, "records": self.records, "partition": self.partition}
+        method = "dp-fedavg" if self.level == "client" else "dp-fedsgd"
+        return {"data": self.data, "method": method, "delta": 1e-5} | {key: one for key, one in dealt.items() if one}
+
+    @property
+    def features(self) -> str:
+        """Scattering, projected to 128 numbers by public images that are not the clients'; CIFAR-10 has none here, and
+        is projected by random numbers."""
+        return "scattering:width=128" + (",public=mnist" if self.data == "fashion-mnist" else "")
+
+
+def clients(data: str) -> Bench:
+    """300 clients with 20 images each and skewed labels."""
+    return Bench(data, "client", 300, 6000, "dirichlet:0.5,min=10")
+
+
+def silos(data: str, number: int, records: int | None = None, keeps: tuple[str, ...] = ()) -> Bench:
+    """Some silos with equal shares of the images; the choice made in 10 silos serves in 20."""
+    tuned_as = None if number == 10 else f"{data} in 10 silos"
+    return Bench(data, "record", number, records, "iid", tuned_as, keeps)
+
+
+WRITERS, FEWER = "femnist, all records", "femnist, 6,000 records"
+BENCHES = {
+    WRITERS: Bench("femnist", "client"),
+    FEWER: Bench("femnist", "client", records=6_000),
+    **{f"{data}, 300 clients": clients(data) for data in ("fashion-mnist", "mnist", "cifar10")},
+    **{f"femnist in {number} silos": silos("femnist", number, keeps=SIDES) for number in (10, 20)},
+    **{
+        f"{data} in {number} silos": silos(data, number, 6000)
+        for data in ("fashion-mnist", "mnist", "cifar10")
+        for number in (10, 20)
+    },
+}
+FIRST: list[tuple[str, str, Epsilons]] = [
+    (WRITERS, "head", (8.0, 2.0)),
+    ("femnist in 10 silos", "head", (1.0,)),
+    ("femnist in 10 silos", "LeNet", (1.0,)),
+    (FEWER, "head", (8.0, 2.0)),
+    (FEWER, "LeNet", (8.0, 2.0)),
+]
+LAST: list[tuple[str, str, Epsilons]] = [(WRITERS, "LeNet", EPSILONS)]
+OTHERS = [(bench, side, EPSILONS) for bench in BENCHES for side in SIDES if (bench, side) != (WRITERS, "LeNet")]
+ORDER = [*FIRST, *OTHERS, *LAST]
+"""Benches, sides and budgets in the order in which they are run; a cell that occurs twice is run once."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a side on a bench at a budget, with the settings of a seed."""
+
+    bench: str
+    side: str
+    epsilon: float | None
+    seed: int
+    settings: Settings = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Name by which a finished cell is known."""
+        settings = json.dumps(self.settings, sort_keys=True)
+        return f"{self.bench} | {self.side} | {self.epsilon} | {self.seed} | {settings}"
+
+    def run(self, folder: Path | None, personal: str) -> dict[str, Any]:
+        """Run the cell on the data sets in `folder`, by default where they usually lie, and return its line."""
+        bench = BENCHES[self.bench]
+        keys = bench.keys | ({"features": bench.features} if self.side == "head" else {"model": "lenet"})
+        keys |= {"privacy": "none"} if self.epsilon is None else {"epsilon": self.epsilon}
+        settings = dict(self.settings)
+        if "rounds" in settings:
+            keys["rounds"] = settings.pop("rounds")
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as store:
+            found = sordino.run(
+                **keys,
+                **{"seed": self.seed, "personal": personal, "set": settings, "data_dir": folder, "store": store},
+                **{"workers": 1, "evaluate_every": 1_000_000},
+            )
+        figures = {"global": found["accuracy"]["global"]}
+        tenth = {} if personal == "blend" else {"global": found["fairness"]["worst_tenth"]}
+        if personal == "blend":
+            blend = found["blend"]
+            figures |= {"alone": blend["accuracy"]["local"], "blend": blend["accuracy"]["blend"]}
+            tenth = {"alone": blend["worst_tenth"]["local"]}
+            tenth |= {name: blend["worst_tenth"][name] for name in ("global", "blend")}
+        line = {"bench": self.bench, "side": self.side, "epsilon": self.epsilon, "seed": self.seed}
+        line |= {"settings": self.settings, "parameters": found["parameters"], "clients": found["clients"]}
+        return {"key": self.key, **line, **figures, "tenth": tenth, "seconds": time.monotonic() - begin}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Finished lines of a file; one that was cut off at the end is left out."""
+    whole = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(one) for one in whole if one.endswith("\n")]
+
+
+def work(cells: list[Cell], path: Path, folder: Path | None, keeps_all: bool = False) -> None:
+    """Run the cells that have no line yet, and add a line for each as soon as it is finished."""
+    found = {one["key"]: one for one in lines(path)}
+    left = [cell for cell in cells if cell.key not in found]
+    spent: dict[tuple[str, str], list[float]] = {}
+    for one in found.values():
+        spent.setdefault((one["bench"], one["side"]), []).append(one["seconds"])
+    for place, cell in enumerate(left):
+        keeps = keeps_all or cell.side in BENCHES[cell.bench].keeps
+        line = cell.run(folder, "own" if keeps else "blend")
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        spent.setdefault((cell.bench, cell.side), []).append(line["seconds"])
+        told = " ".join(f"{name} {100 * line[name]:.1f}" for name in ("alone", "global", "blend") if name in line)
+        print(f"{place + 1} of {len(left)}: {cell.key}: {told}; {line['seconds']:.0f} s", flush=True)
+        print(f"   {_remaining(left[place + 1 :], spent)}", flush=True)
+
+
+def _remaining(left: list[Cell], spent: dict[tuple[str, str], list[float]]) -> str:
+    """Sentence on the time that the cells of benches and sides that were measured will take."""
+    known = [float(np.mean(spent[cell.bench, cell.side])) for cell in left if (cell.bench, cell.side) in spent]
+    unknown = len(left) - len(known)
+    return f"about {sum(known) / 60:.0f} min left" + (f", and {unknown} cells not yet timed" if unknown else "")
+
+
+def tuning_data(store: Path) -> Path:
+    """Folder of data sets whose test records no reported figure is measured on.
+
+    FEMNIST: the training records, a fifth of each writer's held out in the place of the published test split. Others:
+    the images of the published test split, which reported runs do not use, in the place of the training split.
+    """
+    folder = store / "tuning-data"
+    if (folder / "done").exists():
+        return folder
+    for bench in BENCHES.values():
+        place = folder / bench.data
+        if not place.exists():
+            place.mkdir(parents=True)
+            {"femnist": _hold_out, "cifar10": _cut}.get(bench.data, _exchange)(_folder_of(bench.data), place)
+    (folder / "done").touch()
+    return folder
+
+
+def _folder_of(data: str) -> Path:
+    known = source(data)
+    return next(one for one in places(data, None) if not missing_files(known, one)).resolve()
+
+
+def _hold_out(published: Path, place: Path) -> None:
+    arrays = dict(np.load(published / "femnist.npz"))
+    kept = ~arrays["is_test"].astype(bool)
+    arrays |= {name: arrays[name][kept] for name in ("X", "y", "writer")}
+    arrays["is_test"] = np.zeros(kept.sum(), dtype=bool)
+    random = np.random.default_rng(TUNING_SEED)
+    for writer in range(len(arrays["writer_ids"])):
+        mine = random.permutation(np.flatnonzero(arrays["writer"] == writer))
+        arrays["is_test"][mine[: len(mine) // 5]] = True
+    np.savez_compressed(place / "femnist.npz", **arrays)
+
+
+def _cut(published: Path, place: Path) -> None:
+    contents = (published / "test_batch.bin").read_bytes()
+    length = len(contents) // 5
+    for number in range(5):
+        (place / f"data_batch_{number + 1}.bin").write_bytes(contents[number * length : (number + 1) * length])
+    (place / "test_batch.bin").write_bytes(contents[:length])
+
+
+def _exchange(published: Path, place: Path) -> None:
+    for path in sorted(published.glob("t10k-*")):
+        os.symlink(path, place / path.name)
+        os.symlink(path, place / path.name.replace("t10k", "train"))
+
+
+def tuned_at(bench: str, epsilon: float | None) -> tuple[str, float]:
+    """Bench and budget whose tries choose the settings of a bench at a budget."""
+    there = TUNED_AT[BENCHES[bench].level]
+    budget = max((one for one in there if epsilon is None or one <= epsilon), default=min(there))
+    return BENCHES[bench].tuned_as or bench, budget
+
+
+def tries(bench: str, side: str, epsilons: Epsilons) -> list[Cell]:
+    """Tries that choose the settings of a bench and side at some budgets."""
+    needed = dict.fromkeys(tuned_at(bench, one) for one in epsilons)
+    return [
+        Cell(name, side, budget, TUNING_SEED, settings)
+        for name, budget in needed
+        for settings in GRIDS[BENCHES[name].level, side]
+    ]
+
+
+def choices(store: Path) -> dict[tuple[str, str, float], Settings]:
+    """By bench, side and budget of the tries, the settings with the best shared model, where all were tried."""
+    found: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
+    for one in lines(store / "tries.jsonl"):
+        found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
+    return {
+        which: max(made, key=lambda one: float(one["global"]))["settings"]
+        for which, made in found.items()
+        if len(made) == len(GRIDS[BENCHES[which[0]].level, which[1]])
+    }
+
+
+def cells(store: Path, bench: str, side: str, epsilons: Epsilons) -> list[Cell]:
+    """Cells of a bench and side at some budgets, whose tries are finished."""
+    chosen = choices(store)
+    settings = {one: chosen[tuned_at(bench, one)[0], side, tuned_at(bench, one)[1]] for one in epsilons}
+    return [Cell(bench, side, one, seed, settings[one]) for one in epsilons for seed in SEEDS]
+
+
+def tune(store: Path) -> None:
+    """Make all tries."""
+    for entry in ORDER:
+        work(tries(*entry), store / "tries.jsonl", tuning_data(store), keeps_all=True)
+
+
+def run(store: Path) -> None:
+    """Make the tries and run the cells of one entry of ORDER after the other."""
+    for entry in ORDER:
+        work(tries(*entry), store / "tries.jsonl", tuning_data(store), keeps_all=True)
+        work(cells(store, *entry), store / "cells.jsonl", None)
+
+
+def write(store: Path) -> None:
+    """Write the tables of finished cells and tries into the page."""
+    text = PAGE.read_text()
+    for name, table in (("cells", cell_table(store)), ("tries", try_table(store))):
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+    PAGE.write_text(text)
+
+
+def cell_table(store: Path) -> str:
+    """Table of finished cells, means and spread over seeds, and the list of what was not run."""
+    rows = ["| data | side | epsilon | seeds | alone | global | blend |", "|---|---|---|---|---|---|---|"]
+    found: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
+    for one in lines(store / "cells.jsonl"):
+        found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
+    missing = []
+    for bench in BENCHES:
+        for epsilon in EPSILONS:
+            for side in SIDES:
+                made = found.get((bench, side, epsilon), [])
+                budget = "none" if epsilon is None else f"{epsilon:g}"
+                if made:
+                    figures = " | ".join(_figures(made, name) for name in ("alone", "global", "blend"))
+                    rows.append(f"| {bench} | {side} | {budget} | {len(made)} | {figures} |")
+                else:
+                    missing.append((bench, side, budget))
+    left: dict[tuple[str, str], list[str]] = {}
+    for bench, side, budget in missing:
+        left.setdefault((bench, side), []).append(budget)
+    told = [f"- {bench}, {side}: epsilon {', '.join(budgets)}" for (bench, side), budgets in left.items()]
+    return "\n".join([*rows, "", "Not run:" if told else "Everything was run.", "", *told, ""])
+
+
+def _figures(made: list[dict[str, Any]], name: str) -> str:
+    """Mean and standard deviation over seeds in %, in brackets the mean of the worst tenth of the clients."""
+    if name not in made[0]:
+        return "-"
+    values = [100 * one[name] for one in made]
+    spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.1f}{spread} ({100 * np.mean([one['tenth'][name] for one in made]):.1f})"
+
+
+def try_table(store: Path) -> str:
+    """Table of the tries and their accuracies."""
+    rows = ["| data | side | epsilon | shared model's accuracy: settings |", "|---|---|---|---|"]
+    found: dict[tuple[str, str, float], list[str]] = {}
+    chosen = choices(store)
+    for one in lines(store / "tries.jsonl"):
+        which = one["bench"], one["side"], one["epsilon"]
+        settings = ", ".join(f"{key}={value}" for key, value in one["settings"].items())
+        text = f"{100 * one['global']:.1f}: {settings}"
+        found.setdefault(which, []).append(f"**{text}**" if chosen.get(which) == one["settings"] else text)
+    return "\n".join([*rows, *(f"| {a} | {b} | {c:g} | {'; '.join(told)} |" for (a, b, c), told in found.items()), ""])
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[2])
+    place.mkdir(parents=True, exist_ok=True)
+    {"tune": tune, "run": run, "write": write}[sys.argv[1]](place)
