@@ -31,7 +31,7 @@ from sordino.learning.network import Batch, Learner, Records
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.clipping import clipped_sum
-from sordino.simulator.step_cost import WAYS, Size, eager_seconds
+from sordino.simulator.step_cost import ENGINE_COSTS, Size, eager_seconds
 from sordino.tasks import Classification
 
 Optimizer = Literal["sgd", "adam"]
@@ -61,8 +61,8 @@ class Point:
     @property
     def ruled(self) -> tuple[float, float]:
         """The same by the rule."""
-        ways = WAYS[self.chain, self.optimizer == "sgd"]
-        return ways.alone.seconds(self.size), ways.stacked.seconds(self.size, self.stack)
+        costs = ENGINE_COSTS[self.chain, self.optimizer == "sgd"]
+        return costs.alone.seconds(self.size), costs.stacked.seconds(self.size, self.stack)
 
     @property
     def loss(self) -> float:
@@ -122,8 +122,8 @@ def measured(module: nn.Module, numbers: int, batch: int, stack: int, optimizer:
 
 
 def fit(points: Sequence[Point]) -> None:
-    """Print the constants of `WAYS` that fit best, in proportion and none below zero."""
-    for chain, plain in WAYS:
+    """Print the constants of `ENGINE_COSTS` that fit best, in proportion and none below zero."""
+    for chain, plain in ENGINE_COSTS:
         chosen = [point for point in points if (point.chain, point.optimizer == "sgd") == (chain, plain)]
         for name in ("alone", "stacked"):
             seconds = np.array([getattr(point, name) for point in chosen])

@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sordino.cluster.study import crew_on
+from sordino.cluster.study import connect_cluster
 from sordino.experiment.config import Experiment
 from sordino.study.compare import compare
 from sordino.study.run_cells import Crew, InTurn
@@ -36,7 +36,7 @@ def study(arm: str, store: Path, rounds: int) -> dict[str, float]:
     keys = {"data": "digits", "clients": 60, "partition": "iid", "model": "mlp", "workers": 1, "rounds": rounds}
     # One by one: a round is arithmetic of one core, whichever method it is.
     experiment = Experiment.make(keys, {"epsilon": 8.0, "engine": "one-by-one", "store": store}, {"set": {"epochs": 2}})
-    with crew_on(None if arm == "plain" else arm) as cluster:
+    with connect_cluster(None if arm == "plain" else arm) as cluster:
         started = time.perf_counter()
         crew: Crew = InTurn() if cluster is None else cluster
         compare(experiment, METHODS, SEEDS, crew=crew)

@@ -19,7 +19,7 @@ from typing import Any
 
 from sordino.auditing.suite import ALL_TIERS, TRIALS
 from sordino.auditing.suite import audit as audit_claims
-from sordino.cluster.study import crew_on
+from sordino.cluster.study import connect_cluster
 from sordino.cluster.team import hosting
 from sordino.data.federate import DEFAULT_CLIENTS, DEFAULT_PARTITION
 from sordino.data.handed import partition, take
@@ -159,7 +159,7 @@ def compare(
         sweep = {"epsilon": keys.pop("epsilon"), **(sweep or {})}
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
-    with crew_on(cluster, per_run) as crew, _display(progress) as display:
+    with connect_cluster(cluster, per_run) as crew, _display(progress) as display:
         found = compare_methods(
             chosen,
             methods,

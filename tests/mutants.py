@@ -1480,8 +1480,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "records: noise forgets what else is released",
-                "(*others, (rate, FINE**place, steps))",
-                "((rate, FINE**place, steps),)",
+                "(*others, (rate, FINE**index, steps))",
+                "((rate, FINE**index, steps),)",
             ),
             (
                 "records: where a search ended before is believed",

@@ -1,5 +1,5 @@
-"""Tier 1 of an audit, at client level: is a client there that sends the worst that it may, or one that sends
-nothing?
+"""Tier 1 of an audit, at client level: membership attacks that tell whether one client sent the largest message that it
+may (the canary), or nothing.
 
 The attack knows everything but that: all other messages before noise, the method's code, every message of the server.
 What it looks at is made by the gate of a recorded run, for each of its questions, with the releases, bounds and noise
@@ -110,8 +110,8 @@ def target_of(recorded: Recorded) -> int:
 
 
 @dataclass(frozen=True)
-class _Shot:
-    """Views of one release of one question in many trials."""
+class _ReleaseScores:
+    """Scores of one release of one question in many trials, by observer."""
 
     release: str
     weighed: dict[View, Tensor]
@@ -130,18 +130,18 @@ def attacks(recorded: Recorded, trials: int, number: int = 1, risk: float = 1 - 
         risk: probability that any claim is refuted by chance.
     """
     target, delta = target_of(recorded), recorded.prepared.budget.delta
-    shots = list(_shots(recorded, target, trials, number))
-    names = list(dict.fromkeys(shot.release for shot in shots))
+    scored = list(_score_releases(recorded, target, trials, number))
+    names = list(dict.fromkeys(one.release for one in scored))
     groups = {"everything": names, **({name: [name] for name in names} if len(names) > 1 else {})}
     coins = _coins(trials)
     found = []
     for view in VIEWS:
         for group, members in groups.items():
-            mine = [shot for shot in shots if shot.release in members and view in shot.weighed]
-            told = sum(shot.information[view] for shot in mine)
+            mine = [one for one in scored if one.release in members and view in one.weighed]
+            told = sum(one.information[view] for one in mine)
             if not mine or told <= 0:
                 continue
-            total = sum(shot.weighed[view] for shot in mine) / math.sqrt(told)
+            total = sum(one.weighed[view] for one in mine) / math.sqrt(told)
             values = torch.as_tensor(total).numpy()
             scores = Scores.of(values[coins], values[~coins])
             guesses = scores.guesses()
@@ -171,7 +171,7 @@ def _coins(trials: int) -> np.ndarray:
     return np.arange(trials) % 2 == 0
 
 
-def _shots(recorded: Recorded, target: int, trials: int, number: int) -> Iterator[_Shot]:
+def _score_releases(recorded: Recorded, target: int, trials: int, number: int) -> Iterator[_ReleaseScores]:
     gate = replace(recorded.gate, source=other_noise(recorded.prepared, number), mechanism=recorded.mechanism.of)
     coins = torch.from_numpy(_coins(trials).astype(np.float32))
     for count, exchange in enumerate(recorded.exchanges_of(target)):
@@ -179,10 +179,10 @@ def _shots(recorded: Recorded, target: int, trials: int, number: int) -> Iterato
             cover = release.cover(exchange.answer.values[name].shape[1], gate.allowance, exchange.public)
             if not release.summed or cover is None or not bool((cover.deviations > 0).any()):
                 continue  # conformance tells of what has no noise
-            yield _shot(recorded, gate, exchange, name, cover, target, coins, -1.0 if count % 2 else 1.0)
+            yield _score_release(recorded, gate, exchange, name, cover, target, coins, -1.0 if count % 2 else 1.0)
 
 
-def _shot(
+def _score_release(
     recorded: Recorded,
     gate: Gate,
     exchange: Exchange,
@@ -191,7 +191,7 @@ def _shot(
     target: int,
     coins: Tensor,
     sign: float,
-) -> _Shot:
+) -> _ReleaseScores:
     public, place, release = exchange.public, list(exchange.public.clients).index(target), exchange.releases[name]
     clients, width = len(public.clients), exchange.answer.values[name].shape[1]
     deviations = entrywise(cover, clients)
@@ -221,7 +221,7 @@ def _shot(
                 weights = signal / variance
                 weighed.setdefault(view, []).append(weights @ values)
                 information[view] = float((signal * weights).sum())
-    return _Shot(name, {view: torch.cat(parts) for view, parts in weighed.items()}, information)
+    return _ReleaseScores(name, {view: torch.cat(parts) for view, parts in weighed.items()}, information)
 
 
 def _observe(

@@ -1,11 +1,11 @@
-"""Replay of a recorded run with other records: nothing that anybody sees may change.
+"""Non-interference test (`ReplayPool`, `replay`): replay a recorded run with other client data, noised values pinned to
+the recording, and report everything else that changes.
 
-A recorded run is gone through again, each time in another world (`worlds`): clients hold other records, and where they
-are protected as a whole, other numbers of them. What passed the mechanism comes out as it did, and so does what left
-bare, which costs infinity; the script is handed what it had read, and nothing else. Then nothing that is seen depends
-on records: whom the script asks and how often, what it tells them and what it ends with, what else clients send, how
-long their messages are, how much noise is on them, and what clients remember of them must be the same, bit by bit.
-Whatever is not has found a way round the noise.
+A replay runs in another world (`worlds`): clients hold other records, and where they are protected as a whole, other
+numbers of them. What passed the mechanism comes out as it did, and so does what left bare, which costs infinity; the
+script is handed what it had read, and nothing else. Then nothing that is seen depends on records: whom the script asks
+and how often, what it tells them and what it ends with, what else clients send, how long their messages are, how much
+noise is on them, and what clients remember of them must be the same, bit by bit. Whatever differs bypasses the noise.
 
 Sums over all clients' records are hidden by coins that only a client knows, and by noise of which its own message has a
 share. They are replayed with other coins too, which nothing but noised values may show, and with other shares in the
@@ -218,7 +218,8 @@ class OtherSource:
 
 @dataclass
 class ReplayedMechanism:
-    """A mechanism out of which comes what came before, whatever goes in; how much noise is asked for is compared."""
+    """Mechanism that compares the noise and the bounds it is asked for with the recorded ones, and returns sums of
+    gradients as recorded, whatever it is given. `ReplayedGate` puts in the other recorded values."""
 
     of: Mechanism
     leaks: Leaks
@@ -288,7 +289,7 @@ class ReplayedMechanism:
 
 @dataclass(frozen=True)
 class ReplayedGate(Gate):
-    """A gate out of which comes what came before; what has no noise, and is not charged infinity, is compared."""
+    """Gate that returns the recorded values; values that have no noise and are not charged infinity must equal them."""
 
     leaks: Leaks = field(kw_only=True)
     exchanges: Mapping[int, Exchange] = field(kw_only=True)

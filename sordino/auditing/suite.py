@@ -80,7 +80,7 @@ def audit_prepared(
         replays.close()
     risk = (1 - SURE) / max(1, len({1, 2, 3} & set(tiers)))  # of all attacks together
     if 1 in tiers and method.is_private():
-        tell(f"tier 1: is one {prepared.unit} there?")
+        tell(f"tier 1: membership attacks on the mechanism, for one {prepared.unit}")
         report.trials = _attack_mechanism(first, trials, views, risk)
     if 2 in tiers and method.is_private():
         tell("tier 2: canaries in one real run")

@@ -1,4 +1,5 @@
-"""Attacks on sums over all clients' records that leave with shared noise: each observer looks for a canary in one sum.
+"""Tier 1 of an audit, for sums over all clients' records with shared noise: membership attacks in which each observer
+looks for a canary record in one sum.
 
 One sum is attacked with coins forced: every canary that is there enters the batch, the others contribute nothing. It
 goes through the production path: gradients of single records, thresholds, the gate's sum, every client's share of the
@@ -68,7 +69,7 @@ def attacks(recorded: Recorded, trials: int, number: int = 1, risk: float = 1 - 
 
 
 def _recipe(recorded: Recorded, target: int, view: View, bases: dict[str, Base], confidence: float) -> Recipe:
-    """Recipe that a record of the target went through at least, as an observer sees it."""
+    """Recipe that costs no more than the true one of the target's record (a lower bound), as the observer sees it."""
     reached = {name: base.reached(confidence) for name, base in bases.items()}
     rates, sent, found = tossed_rates(recorded), messages(recorded), Counter[tuple[float, float]]()
     for exchange in recorded.exchanges_of(target):
@@ -101,10 +102,10 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> Iterato
             if name in attacked or not release.sums_records or cover is None or not float(cover.deviations.min()):
                 continue
             attacked.add(name)
-            shots = _Shots(recorded, gate, exchange, name, target)
-            scores = shots.of_gradients(trials) if release.made_of_gradients else shots.of_records(trials)
+            attack = _ReleaseTrials(recorded, gate, exchange, name, target)
+            scores = attack.of_gradients(trials) if release.made_of_gradients else attack.of_records(trials)
             for view, (inside, outside) in scores.items():
-                yield (name, view), Base(shots.multiplier(view), Scores.of(inside, outside))
+                yield (name, view), Base(attack.multiplier(view), Scores.of(inside, outside))
 
 
 Seen = dict[View, tuple[np.ndarray, np.ndarray]]
@@ -112,8 +113,8 @@ Seen = dict[View, tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class _Shots:
-    """Many trials of one release."""
+class _ReleaseTrials:
+    """Trials of one release, with the canary and without."""
 
     recorded: Recorded
     gate: Gate

@@ -1,4 +1,5 @@
-"""The board's server: answers whoever has its token, on this machine alone, and takes nothing from anybody."""
+"""HTTP server of the board of a store (`StoreBoard`) or of a site (`SiteBoard`): read-only, reachable from this machine
+alone, and only with the token in its address."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from sordino.store.store import RunRow, Store, gone
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost", "[::1]")
-"""Names of this machine. A page elsewhere whose name was made to lead here has another one."""
+"""Host names accepted; others are refused to stop DNS rebinding."""
 DEFAULT_PORT = 8484
 IDLE_SECONDS = 60.0
 """Seconds after which a connection that asks nothing is closed."""
@@ -45,7 +46,7 @@ SCRIPT = (resources.files("sordino.board") / "board.js").read_text("utf-8")
 
 
 class NotFoundError(UserError):
-    """A page that there is not."""
+    """Page not found; answered with 404."""
 
 
 class BoardSource(Protocol):

@@ -1,4 +1,4 @@
-"""The command `board`: a page on this machine that shows runs while they go on."""
+"""The command `board`: prints the address of a page on this machine that shows runs while they go on, and serves it."""
 
 from __future__ import annotations
 

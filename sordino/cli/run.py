@@ -107,9 +107,9 @@ def crew_of(address: str | None, per_run: str | None, jobs: int | None) -> Itera
 
     if address is not None:
         check(address)
-    from sordino.cluster.study import crew_on
+    from sordino.cluster.study import connect_cluster
 
-    with crew_on(address, per_run) as crew:
+    with connect_cluster(address, per_run) as crew:
         yield crew
 
 

@@ -1,4 +1,5 @@
-"""Commands on the runs of a store: list them, take over or merge those of other stores, remove them."""
+"""Commands `runs` and `rm`: list a store's runs, merge stores, import the privacy spending of another store, delete
+runs' models and curves."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from sordino.store.store import RunRow
 
 STATES = get_args(RunState)
+FILTERS = "--method, --data, --seed, --state, --last"
+"""Options of `runs` that choose among runs."""
 
 
 def runs(
@@ -58,7 +61,7 @@ def runs(
 
     if merge:
         if import_from is not None or any(given is not None for given in (method, data, seed, state, last)):
-            raise UserError("--merge brings all runs of the stores: leave out what chooses among them, and --import.")
+            raise UserError(f"--merge takes all runs of the stores: leave out --import and filters ({FILTERS}).")
         if not stores:
             raise UserError("Name the stores to merge: sordino runs --merge STORE... --store INTO.")
         _merge(stores, store, as_json)
@@ -67,7 +70,7 @@ def runs(
         raise UserError("Names of stores are for --merge: `sordino runs --store FOLDER` lists the runs of one.")
     if import_from is not None:
         if any(given is not None for given in (method, data, seed, state, last)):
-            raise UserError("--import takes over all runs of a store: leave out what chooses among them.")
+            raise UserError(f"--import takes the spending of all runs of a store: leave out filters ({FILTERS}).")
         _import(import_from, store, as_json)
         return
     if state is not None and state not in STATES:

@@ -1,4 +1,4 @@
-"""Studies on a cluster: each run is a task of its own, with its own cores or card, and lands in the store here.
+"""Studies on a Ray cluster: each run is a Ray task of its own, with its own cores or card, and lands in the store here.
 
 A run is registered here before it is sent, with all that it may spend, and is locked until it is back. It comes back
 whole: done, or stopped where it had come to. A run that is lost with its node is sent again; what it had computed was
@@ -30,7 +30,7 @@ from sordino.study.sweep import Cell
 from sordino.util.display import Display, Telling
 
 ATTEMPTS = 4
-"""Times that a run is sent which never comes back."""
+"""Attempts to run a cell on the cluster before giving up."""
 HEARD = 0.3
 """Seconds between two looks at what runs tell."""
 ENDING = 30.0
@@ -229,8 +229,8 @@ class OnCluster:
 
 
 @contextlib.contextmanager
-def crew_on(address: str | None, per_run: str | None = None) -> Iterator[OnCluster | None]:
-    """Who makes the runs of a study: a cluster for as long as the block lasts, or None where this machine does.
+def connect_cluster(address: str | None, per_run: str | None = None) -> Iterator[OnCluster | None]:
+    """Connect to the cluster that makes the runs of a study, until the block ends; None where this machine makes them.
 
     Args:
         address: The cluster; None for this machine.

@@ -28,7 +28,7 @@ from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import Host, on_this_machine
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer, HostingTransport
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 from sordino.privacy.gate import Gate
 from sordino.simulator.choice import why_not_on_cluster
 from sordino.simulator.engine import Engine, Work
@@ -125,8 +125,8 @@ class ClusterTeam:
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         return np.concatenate(self._evaluated("accuracies", clients, model))
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
-        return Reached.joined(self._evaluated("metrics", clients, model))
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> ClientMetrics:
+        return ClientMetrics.joined(self._evaluated("metrics", clients, model))
 
     def _evaluated(self, figures: Figures, clients: Sequence[int], model: Tensor | None) -> list[Any]:
         """Figures of each unit of clients, in order."""
@@ -219,7 +219,10 @@ class ClusterTeam:
         if packed is None:  # it died, with its node or alone
             self._start()
             if part.attempts + 1 == ATTEMPTS:
-                raise WorkerError(f"{ATTEMPTS} workers of the cluster died over the same clients, perhaps of memory.")
+                raise WorkerError(
+                    f"{ATTEMPTS} workers of the cluster died while they computed the same clients, perhaps for lack of "
+                    "memory. Run on nodes with more memory."
+                )
             return replace(part, attempts=part.attempts + 1)
         self._idle.append(worker)
         said, *content = unpack(packed)
@@ -243,7 +246,7 @@ class ClusterTeam:
         self._starting[worker.about.remote()] = worker
 
     def _begin(self, worker: Any, reference: Any) -> None:
-        """Take a worker that has started into the team, unless it would come to other bits."""
+        """Take a worker that has started into the team, unless it would not compute bit-identical results."""
         try:
             about: About = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
@@ -261,8 +264,8 @@ class ClusterTeam:
         if not (self._starting or self._idle or self._busy):
             raise UserError(
                 f"The nodes {', '.join(sorted(self._left_out))} are of another kind than this machine (processor, or "
-                "versions of Python, torch and NumPy), and would come to other bits: give the command on a machine of "
-                "their kind, with the same installation."
+                "versions of Python, torch and NumPy), and would not compute bit-identical results: give the command "
+                "on a machine of their kind, with the same installation."
             )
 
 

@@ -1,4 +1,5 @@
-"""Questions about a column of several sites' tables: what looks odd at one of them, for the user to answer.
+"""Plausibility checks of a column over several sites' tables, as questions to the user: columns without values, codes
+of missing values, differing scales and units, other spellings of a value.
 
 They follow from counts of raw cells: they are for whoever holds the tables, and no epsilon covers them.
 """

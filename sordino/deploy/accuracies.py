@@ -1,4 +1,5 @@
-"""Accuracies that sites share: one question after the last round, noised, charged and summed like any other.
+"""Mean accuracies over the sites of a deployment: each site answers one question after the last round with two noised
+numbers, for its personal model and for the server's.
 
 An experiment with `metrics_share` m keeps that share of its budget for the question. A site sends two numbers between
 0 and 1: the accuracies of its personal model and of the server's model on its own test records. The server learns
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.federation.client import Outcome, Question
-from sordino.federation.evaluation import Ask, ask_behind
+from sordino.federation.evaluation import Ask, ask_after_last_round
 from sordino.federation.message import Message
 from sordino.federation.run_state import RunState
 from sordino.privacy.gate import Gate
@@ -26,7 +27,7 @@ NAMES = ("personal", "global")
 
 def releases(share: float, turns: int, others: float = 0.0) -> Releases:
     """Releases of the question, for which `share` of the budget of `turns` turns is kept, and `others` for what else is
-    asked behind the last round."""
+    asked after the last round."""
     each = share * turns / (len(NAMES) * (1 - share - others))
     return {name: Number(0.0, 1.0, share=each) for name in NAMES}
 
@@ -61,7 +62,7 @@ def collect(
     Returns:
         Means over the sites that answered, and the standard deviation of the noise on each.
     """
-    means, deviations, _ = ask_behind(ask, question, sent, gate, run_state)
+    means, deviations, _ = ask_after_last_round(ask, question, sent, gate, run_state)
     found = {name: float(means[name]) for name in sent if name in ("personal", *question.message)}
     return found, deviations["personal"]
 

@@ -105,7 +105,7 @@ def check_features(experiment: Experiment) -> None:
 
 
 def check_releases(experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:
-    """Refuse a method of which something leaves that no noise covers, or that depends on single messages.
+    """Refuse a method that sends anything without noise, or anything that reveals a single client's message.
 
     Args:
         experiment: the configuration.

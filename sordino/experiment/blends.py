@@ -21,7 +21,7 @@ from sordino.federation.blending import RULES, figures_of
 from sordino.federation.message import Message
 from sordino.federation.rounds import Watch
 from sordino.federation.transport import HostingTransport
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 from sordino.store.checkpoint import write_tensors
 from sordino.tasks import Task
 from sordino.util.files import digest_of, keep_file
@@ -54,9 +54,9 @@ class Blends:
         found[self.clients] = self.accuracies[:, [figures_of(self.task).index(name) for name in names]]
         return found
 
-    def reached(self) -> Reached:
+    def reached(self) -> ClientMetrics:
         """Metrics of the blended predictors, one row for each client by its number."""
-        return Reached(self.figures(*self.task.metrics), self.sums)
+        return ClientMetrics(self.figures(*self.task.metrics), self.sums)
 
     def models(self) -> Iterator[Tensor]:
         """Models that clients trained for blending, one row each, in pieces that fit into memory."""

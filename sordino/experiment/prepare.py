@@ -1,4 +1,5 @@
-"""A simulation made ready: its terms, its data, and the choice of how to execute it.
+"""Preparation of a simulation: load and deal the data, choose the method if none is named, derive the terms, choose
+engine and precision (`prepare`, `Prepared`).
 
 The facts for `sordino.terms.derive` are read from the data here; engine, precision and compilation, which only a
 simulation chooses, are decided from the costs.

@@ -1,4 +1,4 @@
-"""Summing up of a run that has ended: accuracies, epsilons and notes."""
+"""Computation of a run's `Summary` when it ends (`summarize`): accuracies, epsilons and notes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.federation.rounds import gini, mean, worst, worst_tenth
 from sordino.federation.run_state import Ending
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 from sordino.method import Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.ledger import Ledger
@@ -42,19 +42,19 @@ SAME = 1e-9
 
 def summarize(
     run: str,
-    prepared: Terms,
+    terms: Terms,
     ending: Ending,
     run_files: RunFiles,
     names: Sequence[str],
     own: np.ndarray,
     blends: Blends | None = None,
-    reached: Reached | None = None,
+    reached: ClientMetrics | None = None,
 ) -> Summary:
     """Sum up a run that has ended.
 
     Args:
         run: name of the run.
-        prepared: the simulation, or the terms of the deployment.
+        terms: the simulation, or the terms of the deployment.
         ending: state of the server at the end.
         run_files: ledger, duration and traffic of the run.
         names: names of the clients, in the order of their indices.
@@ -62,16 +62,16 @@ def summarize(
         blends: blended or recalibrated models, where clients make such.
         reached: metrics of what clients predict with; None in a deployment.
     """
-    method, schedule, experiment, data = prepared.method, prepared.schedule, prepared.experiment, prepared.data
+    method, schedule, experiment, data = terms.method, terms.schedule, terms.experiment, terms.data
     personal = own if blends is None else blends.figures(blends.task.score)[:, 0]
-    task = prepared.learner.task
-    charged, delta = run_files.ledger, prepared.budget.delta
+    task = terms.learner.task
+    charged, delta = run_files.ledger, terms.budget.delta
     # What answers may have cut short is covered by the whole plan alone (privacy-loss odometers are no guarantee).
-    ledger = charged if ending.as_scheduled else whole(prepared, charged)
+    ledger = charged if ending.as_scheduled else whole(terms, charged)
     epsilon = _by_view(ledger, delta)
     so_far = None if ledger is charged else _by_view(charged, delta)
     measured = None if data is None else reached
-    plan = prepared.allowance.records
+    plan = terms.allowance.records
     mixture = _mixture_figures(experiment.personal, blends, own, ending.shared)
     return Summary(
         run=run,
@@ -85,36 +85,36 @@ def summarize(
         epsilon=epsilon,
         attack_accuracy=ledger.attack_accuracy(),
         delta=delta,
-        unit=prepared.unit,
-        neighbours=prepared.unit.neighbours,
+        unit=terms.unit,
+        neighbours=terms.unit.neighbours,
         protect_from=experiment.protect_from,
-        noise_multiplier=prepared.budget.multiplier or None,
-        not_covered=ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
+        noise_multiplier=terms.budget.multiplier or None,
+        not_covered=ledger.reasons() + terms.disclosed + _note_repeated_questions(ledger),
         spent={**spending_of_ledger(ledger), "deal": run_files.deal},
         upload_bytes=run_files.uploaded,
         clients=schedule.clients,
-        parameters=prepared.learner.layout.size,
+        parameters=terms.learner.layout.size,
         seed=experiment.seed,
         notes=[
-            *prepared.notes,
-            *_notes_on_cost(ledger, prepared, ending, names),
+            *terms.notes,
+            *_notes_on_cost(ledger, terms, ending, names),
             *_whole_plan(experiment.protect_from, epsilon, so_far),
             *_one_class(measured, data, names),
             *_rare_class(measured, data, names),
-            *_beyond_budgets(ledger, prepared, names),
+            *_beyond_budgets(ledger, terms, names),
         ],
         seconds=round(run_files.seconds, 3),
         charged=so_far,
         records=None if data is None else int(data.train.sizes.sum()),
-        persons=None if data is None or prepared.unit is not Unit.PERSON else int(data.train.units.sum()),
+        persons=None if data is None or terms.unit is not Unit.PERSON else int(data.train.units.sum()),
         download_bytes=run_files.received,
         fairness=None if data is None else fairness_of(personal),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.task),
         positive=None if measured is None or data is None else data.task.positive_name,
-        record_level=None if plan is None else _record_figures(ledger, prepared.allowance.observer, delta, ending),
+        record_level=None if plan is None else _record_figures(ledger, terms.allowance.observer, delta, ending),
         blend=mixture if experiment.personal == "blend" else None,
         recalibrate=mixture if experiment.personal == "recalibrate" else None,
-        curve=_curve(prepared, ending),
+        curve=_curve(terms, ending),
         task=task.name,
         score=task.score,
         planned_away=_planned_away(experiment, method),
@@ -132,17 +132,17 @@ def _accuracies(personal: np.ndarray, start: float, shared: np.ndarray | None) -
     }
 
 
-def _notes_on_cost(ledger: Ledger, prepared: Terms, ending: Ending, names: Sequence[str]) -> list[str]:
+def _notes_on_cost(ledger: Ledger, terms: Terms, ending: Ending, names: Sequence[str]) -> list[str]:
     """Notes on what was charged, and on who stopped the run."""
-    return _repeated(ledger) + _if_public(ledger, prepared) + _who_stopped(prepared, ending, names)
+    return _repeated(ledger) + _if_public(ledger, terms) + _who_stopped(terms, ending, names)
 
 
-def _curve(prepared: Terms, ending: Ending) -> dict[str, float] | None:
+def _curve(terms: Terms, ending: Ending) -> dict[str, float] | None:
     """Figures from what a method counted of the targets with noise; None where it counted none that tell something."""
-    counted, plan = ending.now.state.get("counted"), prepared.allowance.records
-    if counted is None or plan is None or not prepared.learner.task.tells_counts or not ending.now.rounds:
+    counted, plan = ending.now.state.get("counted"), terms.allowance.records
+    if counted is None or plan is None or not terms.learner.task.tells_counts or not ending.now.rounds:
         return None
-    return prepared.learner.task.curve(counted, float(plan.trained.sum()))
+    return terms.learner.task.curve(counted, float(plan.trained.sum()))
 
 
 def fairness_of(values: np.ndarray) -> Fairness | None:
@@ -156,7 +156,7 @@ def _by_view(ledger: Ledger, delta: float) -> dict[View, float | None]:
     return {view: finite_or_none(value) for view, value in ledger.epsilon(delta).items()}
 
 
-def metrics_over_clients(reached: Reached, task: Task) -> dict[str, Metric]:
+def metrics_over_clients(reached: ClientMetrics, task: Task) -> dict[str, Metric]:
     """Each metric over all clients that have it, and over all records."""
     found: dict[str, Metric] = {}
     for name, values, overall in zip(task.metrics, reached.each.T, reached.overall(task), strict=True):
@@ -180,14 +180,14 @@ def metric_over_clients(values: np.ndarray, lower_is_better: bool, overall: floa
     )
 
 
-def _one_class(reached: Reached | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
+def _one_class(reached: ClientMetrics | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
     """Warning where models give all test records of a client one class; none where nothing was measured."""
     if reached is None or data is None:
         return []
     return one_class_notes(data.task, reached.each, names, data.test.sizes)
 
 
-def _rare_class(reached: Reached | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
+def _rare_class(reached: ClientMetrics | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
     """Warnings where models find none of the class that is looked for, and where too few records could tell."""
     if reached is None or data is None or data.task.positive_name is None:
         return []
@@ -291,26 +291,26 @@ def _mixture_figures(
         accuracy={name: finite_or_none(mean(values)) for name, values in found.items()},
         worst_tenth={name: finite_or_none(worst_tenth(values)) for name, values in found.items()},
         weights=dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
-        against_local=against(found[name] - found["local"]),
+        against_local=count_gains_and_losses(found[name] - found["local"]),
     )
 
 
-def against(differences: np.ndarray) -> Against:
+def count_gains_and_losses(differences: np.ndarray) -> Against:
     """Number of clients that gain and lose by differences of accuracy; those without test records are not counted."""
     gain, lose = int((differences > SAME).sum()), int((differences < -SAME).sum())
     return {"gain": gain, "lose": lose, "same": int(np.isfinite(differences).sum()) - gain - lose}
 
 
-def _if_public(ledger: Ledger, prepared: Terms) -> list[str]:
+def _if_public(ledger: Ledger, terms: Terms) -> list[str]:
     """Note on what the noise alone would be worth, where something leaves without noise beside it."""
-    if not ledger.reasons() or not prepared.method.is_private() or prepared.allowance.known:
+    if not ledger.reasons() or not terms.method.is_private() or terms.allowance.known:
         return []
-    covered = ledger.covered_epsilon(prepared.budget.delta)
+    covered = ledger.covered_epsilon(terms.budget.delta)
     figures = ", ".join(f"{round_up(value)} for the {view}" for view, value in covered.items())
     return [f"If what leaves bare were public, epsilon would be {figures}."]
 
 
-def _told_by_attempts(ledger: Ledger) -> list[str]:
+def _note_repeated_questions(ledger: Ledger) -> list[str]:
     """Sentence on what further attempts at questions tell of records."""
     if not ledger.repeated:
         return []
@@ -330,13 +330,13 @@ def _repeated(ledger: Ledger) -> list[str]:
     ]
 
 
-def _beyond_budgets(ledger: Ledger, prepared: Terms, names: Sequence[str]) -> list[str]:
+def _beyond_budgets(ledger: Ledger, terms: Terms, names: Sequence[str]) -> list[str]:
     """Note on clients whose records paid more than was allowed; none where something left without noise, which no
     budget covers."""
-    plan = prepared.allowance.records
+    plan = terms.allowance.records
     if plan is None or ledger.reasons():
         return []
-    spent = ledger.record_epsilons(prepared.allowance.observer, prepared.budget.delta)
+    spent = ledger.record_epsilons(terms.allowance.observer, terms.budget.delta)
     return beyond_budgets(spent, plan.budgets, names)
 
 
@@ -355,7 +355,7 @@ def _record_figures(ledger: Ledger, view: View, delta: float, ending: Ending) ->
     )
 
 
-def _who_stopped(prepared: Terms, ending: Ending, names: Sequence[str]) -> list[str]:
+def _who_stopped(terms: Terms, ending: Ending, names: Sequence[str]) -> list[str]:
     """Notes on clients whose budget was used up, on those that never took part, and on a run that ended before its last
     round."""
     stopped, notes = ending.stopped, []
@@ -368,11 +368,11 @@ def _who_stopped(prepared: Terms, ending: Ending, names: Sequence[str]) -> list[
     if 0 in by_round:
         notes.append(f"Budgets too small for a single round; these never took part: {_called(by_round[0])}.")
     unreached = [names[client] for client in ending.unreached if client not in stopped]
-    if prepared.method.unit.record_level and unreached:
+    if terms.method.unit.record_level and unreached:
         notes.append(f"Rounds too few to reach everybody; these never took part: {_called(unreached)}.")
-    done, planned = ending.now.rounds, prepared.schedule.rounds
+    done, planned = ending.now.rounds, terms.schedule.rounds
     if done < planned:
-        why = ": everybody's budget was used up" if len(stopped) == prepared.schedule.clients else ""
+        why = ": everybody's budget was used up" if len(stopped) == terms.schedule.clients else ""
         notes.append(f"The run ended after {done} of {planned} rounds{why}.")
     return notes
 

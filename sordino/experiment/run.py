@@ -27,7 +27,7 @@ from sordino.federation.evaluation import NO_SHARED_MODEL, evaluate, message_of,
 from sordino.federation.rounds import Watch
 from sordino.federation.run_state import Ending, Served
 from sordino.federation.transport import HostingTransport
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import number_of_attempt
@@ -329,7 +329,7 @@ def _draw(prepared: Prepared, ending: Ending, folder: Path) -> list[str]:
     return []
 
 
-def _own_figures(transport: HostingTransport, served: Served | None) -> Reached:
+def _own_figures(transport: HostingTransport, served: Served | None) -> ClientMetrics:
     """Metrics of every client's personal model; clients that never took part predict with the server's."""
     found = transport.metrics(range(transport.clients), None)
     each, sums = found.each, found.sums
@@ -340,7 +340,7 @@ def _own_figures(transport: HostingTransport, served: Served | None) -> Reached:
             mine = others[clusters == cluster]
             more = transport.metrics(mine.tolist(), served.models[int(cluster)])
             each[mine], sums = more.each, sums + more.sums
-    return Reached(each, sums)
+    return ClientMetrics(each, sums)
 
 
 def _finished(row: RunRow, store: Store) -> Summary:

@@ -46,7 +46,9 @@ def digest_of_records(x: Tensor) -> str:
     return digest.hexdigest()
 
 
-def kept(folder: Path | None, key: str, shape: tuple[int, ...], make: Callable[[], Iterator[np.ndarray]]) -> Tensor:
+def load_or_compute(
+    folder: Path | None, key: str, shape: tuple[int, ...], make: Callable[[], Iterator[np.ndarray]]
+) -> Tensor:
     """Return the features of a key, float32 of `shape`, mapped from its file; where there is none, or it is damaged,
     `make` computes them in parts, one after the other.
 

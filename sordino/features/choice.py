@@ -1,4 +1,5 @@
-"""The key `features` of an experiment: which frozen function of one record stands between data and network."""
+"""Parser and validator of the experiment key `features`: `FeatureChoice` names a frozen feature extractor and its
+settings; nothing is loaded here (`sordino.features.extractor` builds it)."""
 
 from __future__ import annotations
 

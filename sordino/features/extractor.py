@@ -1,4 +1,5 @@
-"""Extractors: frozen functions of one record, built from the key `features`, checked, applied once and exported.
+"""Feature extractors: frozen public functions of one record (scattering, or a user's own module), built from the key
+`features`, checked, cached, and rebuilt from a description and weights.
 
     extractor = build(read_choice("scattering"), (1, 28, 28), record_level=False)
     features = extractor.apply(images)            # (records, 128), from the cache on a second call
@@ -115,13 +116,13 @@ class Extractor:
         # What earlier versions have kept of a user's code may be of records that it mixed.
         made_by = [self.digest, cache.digest_of_records(x), describe_machine(device), self.choice.is_own]
         key = hashlib.sha256(json.dumps(made_by).encode()).hexdigest()
-        return cache.kept(where, key, (len(x), *self.output), lambda: self.compute(x, device))
+        return cache.load_or_compute(where, key, (len(x), *self.output), lambda: self.compute(x, device))
 
     def compute(self, x: Tensor, device: str = "cpu") -> Iterator[np.ndarray]:
         """Compute the features of records, some at a time; values that are not finite are refused, and so is a module
         that holds something else afterwards."""
         own = self.choice.is_own
-        module = Apart.of(self.module.to(device), self.shape, device) if own else self.module
+        module = OneRecordAtATime.of(self.module.to(device), self.shape, device) if own else self.module
         before = held_by(self.module) if own else {}
         for part in in_parts(module, x, device):
             if not np.isfinite(part).all():
@@ -135,13 +136,13 @@ class Extractor:
             raise UserError(f"The {changed} of the features {self.choice.describe()!r} {CHANGES}")
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights of the extractor, from which `rebuilt` makes it again."""
+        """Weights of the extractor, from which `rebuild` makes it again."""
         if self.program is not None:
             return {"program": torch.frombuffer(bytearray(self.program), dtype=torch.uint8)}
         return {name: value.detach().cpu().contiguous() for name, value in self.module.state_dict().items()}
 
     def document(self) -> dict[str, Any]:
-        """Description for JSON, from which `rebuilt` makes the extractor again."""
+        """Description for JSON, from which `rebuild` makes the extractor again."""
         return {
             "choice": self.choice.document(),
             "shape": list(self.output),
@@ -150,7 +151,7 @@ class Extractor:
         }
 
 
-class Apart(nn.Module):
+class OneRecordAtATime(nn.Module):
     """A user's frozen module that is handed one record at a time, so that no record's features depend on another's,
     whatever its code does with a batch."""
 
@@ -161,7 +162,7 @@ class Apart(nn.Module):
         self.module, self.together = module, together
 
     @classmethod
-    def of(cls, module: nn.Module, shape: tuple[int, ...], device: str) -> Apart:
+    def of(cls, module: nn.Module, shape: tuple[int, ...], device: str) -> OneRecordAtATime:
         """Choose how, by records that are nobody's: what is chosen depends on no client's."""
         x = examples(module, 3, shape, seed=4).to(device)
         with torch.no_grad():
@@ -215,7 +216,7 @@ def build(
     return _scattering(choice, shape, record_level, data_dir, content)
 
 
-def rebuilt(document: Mapping[str, Any], shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Extractor:
+def rebuild(document: Mapping[str, Any], shape: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Extractor:
     """Make an extractor again from its `document` and `tensors`; code that has changed since is refused."""
     choice = FeatureChoice(**document["choice"])
     if not choice.is_own:
@@ -229,8 +230,8 @@ def rebuilt(document: Mapping[str, Any], shape: tuple[int, ...], tensors: Mappin
         found = _own(choice, shape, None, tensors)
     if found.digest != document["digest"]:
         raise UserError(
-            f"The features {choice.extractor!r} are not those that these models were trained on: their code has "
-            "changed since. Put back the code of then."
+            f"These models were trained on features made by another version of the code of {choice.extractor!r}: "
+            "restore that version, or train again."
         )
     return found
 
@@ -352,7 +353,7 @@ def _components(name: str, transform: Scattering, data_dir: Path | None, width: 
         whole[0, 0], whole[1:, : components.shape[1]] = components.shape[1], components.numpy()
         yield np.concatenate([whole, np.pad(mean.numpy()[:, None], ((1, 0), (0, 0)))], axis=1)
 
-    found = cache.kept(cache.cache_folder(), key, (1 + many, width + 1), make)
+    found = cache.load_or_compute(cache.cache_folder(), key, (1 + many, width + 1), make)
     there = int(found[0, 0])
     return Projection(found[1:, -1].clone(), found[1:, :there].clone(), name, frozenset(record_hashes(records)))
 

@@ -75,8 +75,8 @@ class Evaluation:
             return []
         more = "." if self.records is not None else ", or protect records: whole clients count as one each."
         return [
-            f"The evaluation that was paid for says nothing of {', '.join(lost)}: noise of deviation {self.noise:.3g} "
-            f"on each of {self.cells} sums drowns the records. Give evaluation_share more{more}"
+            f"The private evaluation cannot report {', '.join(lost)}: noise of standard deviation {self.noise:.3g} on "
+            f"each of {self.cells} sums exceeds the records. Raise evaluation_share{more}"
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,10 +85,10 @@ class Evaluation:
         return {"figures": figures, "noise": self.noise, "cells": self.cells, "records": self.records}
 
 
-def ask_behind(
+def ask_after_last_round(
     ask: Ask, question: Question, sent: Releases, gate: Gate, run_state: RunState
 ) -> tuple[dict[str, Tensor], dict[str, float], Public]:
-    """Ask a question behind the last round: charged before it is asked, like any other.
+    """Ask a question after the last round: charged before it is asked, like any other.
 
     Args:
         ask: The transport's `ask`.
@@ -125,7 +125,7 @@ def evaluate(
 ) -> Evaluation:
     """Ask clients for the noised sum, and work out the figures that follow from it."""
     sent = steps[STEP]
-    means, deviations, _ = ask_behind(ask, question, sent, gate, run_state)
+    means, deviations, _ = ask_after_last_round(ask, question, sent, gate, run_state)
     counts, of_records = means[HISTOGRAM].double().numpy(), sent[HISTOGRAM].record_level
     released = Released(counts, deviations[HISTOGRAM], of_records)
     records = task.evaluated_records(counts) if of_records else None
@@ -147,6 +147,6 @@ NO_SHARED_MODEL = (
 
 
 def whom_to_ask(schedule: Schedule, gate: Gate) -> list[int]:
-    """Clients that are asked behind the last round: as many as in a round, drawn without looking at data."""
+    """Clients that are asked after the last round: as many as in a round, drawn without looking at data."""
     drawn = torch.randperm(schedule.clients, generator=gate.source.generator(STEP))
     return sorted(drawn[: schedule.cohort].tolist())

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sordino.federation.client import Question
 from sordino.federation.message import Message
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 
 
 class OutOfBudgetError(Exception):
@@ -116,7 +116,7 @@ class HostingTransport(Transport, Protocol):
     def personal_models(self, clients: Sequence[int]) -> Iterator[Tensor]:
         """Personal models, one row per client, in pieces that fit into memory."""
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> ClientMetrics:
         """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
 
     def pieces(self) -> list[list[int]]:

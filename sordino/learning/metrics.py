@@ -1,4 +1,7 @@
-"""Metrics of models on clients' test records, client by client and over all records together."""
+"""Container for metrics per client (`ClientMetrics`), with the sums from which a task derives the pooled metrics.
+
+The metrics themselves are defined by each `Task`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from sordino.tasks import Task
 
 
 @dataclass(frozen=True)
-class Reached:
+class ClientMetrics:
     """Metrics of some clients."""
 
     each: np.ndarray
@@ -27,7 +30,7 @@ class Reached:
         return np.asarray(task.figures(self.sums[np.newaxis])[0])
 
     @classmethod
-    def joined(cls, parts: Sequence[Reached]) -> Reached:
+    def joined(cls, parts: Sequence[ClientMetrics]) -> ClientMetrics:
         """The metrics of several groups of clients as one, rows in the given order."""
         return cls(np.concatenate([part.each for part in parts]), np.sum([part.sums for part in parts], axis=0))
 

@@ -1,8 +1,8 @@
-"""Gradients and predictions of a network that is one flat parameter vector.
+"""`Learner`: a network as functions of one flat parameter vector. `Records`: a client's data as a training step sees it
+(batches, gradients, Fisher information).
 
-`Learner` turns a network into functions of a flat vector. `Records` is what a step sees of its client's
-data. Both work for one client, and for many stacked clients under `torch.func.vmap`: steps are written for
-one client, and `Records.stacked` decides how gradients are taken. `sordino.learning.descent` makes steps of them.
+Both work for one client, and for many stacked clients under `torch.func.vmap`: steps are written for one client, and
+`Records.stacked` decides how gradients are taken. `sordino.learning.descent` makes steps of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Gradients of single records by book-keeping: one forward, one backward, no gradient per record is kept.
+"""Norms and weighted sums of per-record gradients from one forward and one backward pass, without storing any of these
+gradients: ghost clipping with book-keeping.
 
 `Book` keeps a page for each layer (`sordino.learning.pages`, where bounds are proven), and `Bookkeeper` fills it. That
-is for networks that are proven to work on each record by itself (`sordino.learning.recordwise`); `keeper_of` has any
-other one run under `vmap` (`sordino.learning.singles`).
+is for networks that are proven to work on each record by itself (`sordino.learning.recordwise`). For any other network
+`keeper_of` falls back to gradients of single records under `vmap` (`sordino.learning.singles`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Many clients at once under `torch.func.vmap`, and functions of whole stacks called from within it.
+"""Faster replacements for `torch.func.vmap` over clients (`over_clients`) and for a custom vmap rule (`under_vmap`, to
+call functions of whole stacks from within), built on private functions of functorch.
 
-Torch has a public way to do both: `torch.func.vmap`, and the `vmap` of a `torch.autograd.Function` (`_Stacked`). They
-take five and eight times as long to begin as what stands here (75 and 120 microseconds on one core), several times in
-every round of a hundred small clients and in every step at record level. The faster way uses names of torch that are
-not public, so it is tied to the versions that it was tested with.
+The public ways, `torch.func.vmap` and the `vmap` of a `torch.autograd.Function` (`_Stacked`), take five and eight times
+as long to begin (75 and 120 microseconds on one core), several times in every round of a hundred small clients and in
+every step at record level. Private names tie this module to the versions of torch that it was tested with.
 """
 
 from __future__ import annotations
@@ -146,4 +146,4 @@ def obstacle(error: Exception) -> str:
     if "data-dependent" in str(error):
         return f"{place} decides by the value of a tensor; write it with torch.where"
     said = next(iter(str(error).split(". ")[0].splitlines()), type(error).__name__)
-    return f"at {place} torch says: {said}; write it without"
+    return f"torch.func.vmap failed at {place}: {said}; rewrite this line without that operation"

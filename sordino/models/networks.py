@@ -1,4 +1,5 @@
-"""Built-in networks (`NETWORKS`), layer by layer as in the papers; they normalise with GroupNorm, not BatchNorm."""
+"""Built-in networks (`NETWORKS`): linear models, MLPs, and the CNNs and ResNets of the papers. Where a network
+normalises, it uses GroupNorm, which treats each record by itself."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
     budget = experiment.asked_epsilon
     costly = [one for one in advice.candidates if not one.startswith("local")]
     return (
-        f"Trying takes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts, but for those "
-        "that the store already has: what all come to together is told below. A stand-in costs nothing: give --records "
+        f"Trying takes {len(costly)} runs with epsilon {budget:g}. Each run is charged to these people's budgets, "
+        "except runs already in the store; the total is printed below. A stand-in costs nothing: give --records "
         "instead of --data."
     )
 

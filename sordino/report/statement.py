@@ -48,9 +48,9 @@ from sordino.report.statement_facts import (
     AuditVerdict,
     DataColumn,
     Fact,
-    Leaving,
     Observer,
     Recipient,
+    ReleasedKind,
     find_audit,
     observe,
 )
@@ -119,7 +119,7 @@ class Statement:
     delta: float
     planned_for: View
     observers: list[Observer]
-    leaving: list[Leaving]
+    leaving: list[ReleasedKind]
     replaced: float | None
     """At record level: epsilon for a record whose contents are exchanged for others."""
     replaced_at: float | None
@@ -298,7 +298,7 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
     return found
 
 
-def _leaving(account: Account) -> list[Leaving]:
+def _leaving(account: Account) -> list[ReleasedKind]:
     """Kinds of values that left clients, in the order in which they first left."""
     described = _release_texts(account.row)
     rows = [row for row in account.ledger.rows if not row.exposed and row.pool != PROMISED]
@@ -307,7 +307,7 @@ def _leaving(account: Account) -> list[Leaving]:
         mine = [row for row in rows if row.release == name]
         each = Counter(client for row in mine for client in row.clients().tolist())
         covered = not any(row.reason for row in mine)
-        found.append(Leaving(name, described.get(name, ""), len(each), max(each.values(), default=0), covered))
+        found.append(ReleasedKind(name, described.get(name, ""), len(each), max(each.values(), default=0), covered))
     return found
 
 

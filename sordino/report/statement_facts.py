@@ -1,4 +1,5 @@
-"""Facts that statements on runs and on sites share: observers, audits, recipients and the annex for an assessment."""
+"""Building blocks of privacy statements, for a run and for a site: observers, audit verdict, recipients, and the annex
+for a data-protection impact assessment (Art. 35 GDPR)."""
 
 from __future__ import annotations
 
@@ -143,8 +144,8 @@ def tradeoff_table(observers: Sequence[Observer], words: UnitWords) -> Table:
 
 
 @dataclass(frozen=True)
-class Leaving:
-    """One kind of thing that left clients."""
+class ReleasedKind:
+    """One kind of value that left the clients."""
 
     name: str
     what: str

@@ -206,9 +206,9 @@ def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, coh
     stacks, rate = stacks_of_a_round(method, learner, data, cohort), method.record_needs().rate
     if rate is not None:
         batch = max(1, round(rate * float(data.train.sizes.mean())))
-        size, ways = step_cost.Size.of(learner.written, data.shape, batch), step_cost.SUMMED
-        together = ways.stacked.seconds(size, max(1, cohort // stacks))
-        return {"stacked": together, "one-by-one": ways.alone.seconds(size)}
+        size, costs = step_cost.Size.of(learner.written, data.shape, batch), step_cost.SUMMED
+        together = costs.stacked.seconds(size, max(1, cohort // stacks))
+        return {"stacked": together, "one-by-one": costs.alone.seconds(size)}
     if method.unit.record_level:
         # Clients who take equally many steps are stacked, about so many kinds of them as there are numbers of steps.
         kinds = len(np.unique(-(-data.train.sizes // method.batch)))
@@ -217,11 +217,11 @@ def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, coh
         alone = step_cost.eager_seconds(learner.written, data.shape, method.batch)
         return {"stacked": step_cost.NOISY.seconds(size, width), "one-by-one": alone}
     batch = min(method.batch, max(1, round(float(data.train.sizes.mean()))))
-    size, ways = step_cost.Size.of(learner.written, data.shape, batch), step_cost.ways(learner, method)
+    size, costs = step_cost.Size.of(learner.written, data.shape, batch), step_cost.engine_costs(learner, method)
     padded = step_cost.padding(data.train.sizes, cohort, stacks, method.batch)
     return {
-        "stacked": padded * ways.stacked.seconds(size, max(1, cohort // stacks)),
-        "one-by-one": ways.alone.seconds(size),
+        "stacked": padded * costs.stacked.seconds(size, max(1, cohort // stacks)),
+        "one-by-one": costs.alone.seconds(size),
     }
 
 

@@ -17,7 +17,7 @@ from sordino.federation.client import Clients, Question
 from sordino.federation.execution import stack_size
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer
-from sordino.learning.metrics import Reached, sums_on_test_records
+from sordino.learning.metrics import ClientMetrics, sums_on_test_records
 from sordino.simulator import step_cost
 from sordino.simulator.memory import Memory
 
@@ -113,7 +113,7 @@ class Engine:
                 found[taken] = self._accuracies(self.memory.states(mine)["model"].to(device), mine)
         return found
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> ClientMetrics:
         """Metrics of `model` on clients' test records, or of each client's own model where that is None.
 
         A client that has never taken part has no model of its own: `nan`, and nothing in the sums.
@@ -133,7 +133,7 @@ class Engine:
             sums = sums_on_test_records(data, mine, said)
             found[places] = task.figures(sums)
             total += sums.sum(axis=0)
-        return Reached(found, total)
+        return ClientMetrics(found, total)
 
     def _accuracies(self, models: Tensor, who: Sequence[int]) -> np.ndarray:
         return self._judged(models, who)[:, 0]

@@ -13,7 +13,7 @@ from sordino.errors import MACHINE, UserError
 from sordino.federation.client import Question
 from sordino.federation.message import Message
 from sordino.federation.transport import Answer
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 from sordino.simulator.engine import Engine, Work
 from sordino.simulator.memory import Memory
 from sordino.util.processes import note_signals
@@ -36,7 +36,7 @@ class Team(Protocol):
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own where that is None."""
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> ClientMetrics:
         """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Simulation:
         with self._note_failure("Evaluation", own=self._own_network):
             return self._workers.accuracies(clients, model)
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> ClientMetrics:
         """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
         with self._note_failure("Evaluation", own=self._own_network):
             return self._workers.metrics(clients, model)

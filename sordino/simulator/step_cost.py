@@ -72,27 +72,27 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Ways:
-    """The two ways to train clients, for one kind of network and optimizer."""
+class EngineCosts:
+    """Costs of the two ways to train clients, for one kind of network and optimizer."""
 
     alone: Cost
     stacked: Cost
 
 
-WAYS: dict[tuple[bool, bool], Ways] = {
-    (True, True): Ways(
+ENGINE_COSTS: dict[tuple[bool, bool], EngineCosts] = {
+    (True, True): EngineCosts(
         Cost(3.5e-4, 4.3e-5, 4.8e-11, 2.5e-9, 2.1e-9),
         Cost(3.4e-4, 3.5e-5, 5.3e-11, 1.2e-9, 2.1e-9),
     ),
-    (True, False): Ways(
+    (True, False): EngineCosts(
         Cost(3.7e-4, 4.6e-5, 4.9e-11, 3.7e-9, 2.2e-9),
         Cost(9.1e-4, 2.8e-5, 7.0e-11, 1.44e-8, 2.3e-9),
     ),
-    (False, True): Ways(
+    (False, True): EngineCosts(
         Cost(3.9e-4, 1.6e-4, 8.9e-11, 2.9e-9, 3.5e-9),
         Cost(2.3e-3, 2.5e-4, 6.4e-11, 3.1e-9, 3.0e-9),
     ),
-    (False, False): Ways(
+    (False, False): EngineCosts(
         Cost(5.2e-4, 1.4e-4, 7.2e-11, 3.8e-9, 6.0e-9),
         Cost(2.7e-3, 2.2e-4, 9.9e-11, 1.6e-8, 1.1e-9),
     ),
@@ -105,7 +105,7 @@ NOISY = Cost(6e-4, 6e-5, 8e-11, 6e-9, 4e-9)
 """Cost of a noisy gradient step of stacked clients whose records are protected, without drawing its noise, which costs
 as much either way."""
 
-SUMMED = Ways(Cost(1.5e-3, 1e-4, 2e-10, 6e-9, 2e-9), Cost(2e-3, 1e-4, 1.5e-10, 6e-9, 1e-9))
+SUMMED = EngineCosts(Cost(1.5e-3, 1e-4, 2e-10, 6e-9, 2e-9), Cost(2e-3, 1e-4, 1.5e-10, 6e-9, 1e-9))
 """Costs of an answer that is a sum of a client's gradients with a share of the noise: fitted by eye to the fastest of
 ten rounds of 5 to 20 clients with 30 to 2,000 records of 10 to 784 numbers, linear models and small networks."""
 WORTH_SHARING = 3e-3
@@ -119,9 +119,9 @@ def worth_sharing(parameters: int, numbers: int, records: float) -> bool:
     return records * (SUMMED.stacked.product * parameters + SUMMED.stacked.number * numbers) >= WORTH_SHARING
 
 
-def ways(learner: Learner, method: Method) -> Ways:
+def engine_costs(learner: Learner, method: Method) -> EngineCosts:
     """Return the costs of a method's steps with its network, stacked and one by one."""
-    return WAYS[learner.chain is not None, method.optimizer == "sgd" and not method.momentum]
+    return ENGINE_COSTS[learner.chain is not None, method.optimizer == "sgd" and not method.momentum]
 
 
 def padding(sizes: np.ndarray, cohort: int, stacks: int, batch: int) -> float:

@@ -26,7 +26,7 @@ from sordino.errors import UserError, WorkerError
 from sordino.federation.client import UnequalKeepingError
 from sordino.federation.message import Each, Message
 from sordino.federation.transport import Answer
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 from sordino.simulator import slabs
 from sordino.simulator.engine import Engine, Work, all_drawn
 from sordino.simulator.serving import EVALUATIONS, TURN, Figures, Shared, SharedRows, serve, taken
@@ -107,9 +107,9 @@ class Workers:
         """Each client's test accuracy with `model`, or with its own where that is None."""
         return np.concatenate(self._evaluated("accuracies", clients, model))
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> ClientMetrics:
         """Metrics of `model` on each client's test records, or of the client's own model where that is None."""
-        return Reached.joined(self._evaluated("metrics", clients, model))
+        return ClientMetrics.joined(self._evaluated("metrics", clients, model))
 
     def _evaluated(self, figures: Figures, clients: Sequence[int], model: Tensor | None) -> list[Any]:
         """Figures of each unit of clients, in order."""

@@ -114,10 +114,10 @@ class RunFiles:
             return
         if self._limit is not None and not within(spending_of_ledger(self.ledger), self._limit):
             raise UserError(
-                f"{rows[0].step} of round {rows[0].round + 1} would cost more than the whole run was going to, by "
-                "which budget_over_runs is kept: the method asks more often, or reads more of single messages, than "
-                "its declarations say, or the run was resumed on another kind of machine and asks again. Nothing was "
-                "asked; run it without budget_over_runs to see what it comes to."
+                f"{rows[0].step} of round {rows[0].round + 1} would exceed the cost planned for the whole run, which "
+                "budget_over_runs relies on. Likely causes: the method asks more often, or reads more of single "
+                "messages, than its declarations say; or the run was resumed on another kind of machine and asks "
+                "again. Nothing was asked. Run it without budget_over_runs to see its total cost."
             )
         links = self.ledger.links[-len(rows) :]
         with saving(self._store.folder, self.folder):

@@ -1,4 +1,5 @@
-"""Result of a run: one typed value, which is stored and printed as a flat JSON document."""
+"""Stored result of a run (`Summary`): a typed value, written and printed as a flat JSON document. It is computed by
+`sordino.experiment.result`."""
 
 from __future__ import annotations
 

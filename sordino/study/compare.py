@@ -23,7 +23,7 @@ from sordino.store.store import Store
 from sordino.study.run_cells import Crew, results_of
 from sordino.study.sweep import Cell, Shard, Sweep, cells, points
 from sordino.study.tuning import Tuned, TuningRuns, tune
-from sordino.study.verdict import PERSONAL, Difference, Judge, Sample, judge_of, verdicts
+from sordino.study.verdict import PERSONAL, Difference, RankingMetric, Sample, judge_of, verdicts
 from sordino.util.display import Display, Silent
 
 FIGURES = ("personal", "personal_worst", "start", "global")
@@ -59,7 +59,7 @@ class SeedFigures:
     seconds: float = 0.0
     """Duration of the run."""
 
-    def judged(self, judge: Judge) -> float | None:
+    def judged(self, judge: RankingMetric) -> float | None:
         """Figure that methods are judged by; None where the run does not have it."""
         if judge.name == "AUC":
             return self.auc
@@ -121,11 +121,11 @@ class ComparisonRow:
     download_bytes: float | None = None
     """Bytes that the server of a run sent to all clients, the mean over runs; None where nobody counted them."""
 
-    def judged(self, judge: Judge) -> OverSeeds | None:
+    def judged(self, judge: RankingMetric) -> OverSeeds | None:
         """Figure that methods are judged by, over the seeds that have it; None where none has."""
         return _spread([one.judged(judge) for one in self.by_seed])
 
-    def sample(self, judge: Judge = PERSONAL) -> Sample:
+    def sample(self, judge: RankingMetric = PERSONAL) -> Sample:
         """Figure that methods are judged by, for each seed that has it."""
         known = [(one.seed, one.judged(judge)) for one in self.by_seed]
         return Sample(self.method, {seed: value for seed, value in known if value is not None}, self.at, judge.name)
@@ -291,14 +291,14 @@ def _reported(experiment: Experiment, methods: Sequence[str], seeds: int) -> ran
 
 
 def side_by_side(
-    results: Mapping[str, list[Summary]], store: Store, protect_from: View, judge: Judge = PERSONAL
+    results: Mapping[str, list[Summary]], store: Store, protect_from: View, judge: RankingMetric = PERSONAL
 ) -> Comparison:
     """Compare finished runs of a store; those of each method, under its name, differ by their seeds alone."""
     rows = [_row(name, {}, found, store) for name, found in results.items()]
     return _comparison(rows, store, protect_from, {}, judge)
 
 
-def _best_first(rows: list[ComparisonRow], sweep: Sweep, judge: Judge) -> list[ComparisonRow]:
+def _best_first(rows: list[ComparisonRow], sweep: Sweep, judge: RankingMetric) -> list[ComparisonRow]:
     """Rows at each point of a sweep by the figure that they are judged by; those without it come last."""
 
     def key(row: ComparisonRow) -> float:
@@ -309,7 +309,7 @@ def _best_first(rows: list[ComparisonRow], sweep: Sweep, judge: Judge) -> list[C
 
 
 def _comparison(
-    rows: list[ComparisonRow], store: Store, protect_from: View, sweep: Sweep, judge: Judge = PERSONAL
+    rows: list[ComparisonRow], store: Store, protect_from: View, sweep: Sweep, judge: RankingMetric = PERSONAL
 ) -> Comparison:
     """Comparison of these rows."""
     spent = [over_runs(store, _people(rows, store), unit, delta) for unit, delta in _protected_units(rows)]
@@ -381,7 +381,7 @@ def _same(methods: Sequence[str], wanted: Sequence[Cell]) -> dict[str, str]:
 
 
 def _verdicts(
-    rows: list[ComparisonRow], sweep: Sweep, protect_from: View, judge: Judge
+    rows: list[ComparisonRow], sweep: Sweep, protect_from: View, judge: RankingMetric
 ) -> tuple[list[str], list[Difference]]:
     """Sentences and tests at each point of a sweep."""
     sentences, differences = [], []

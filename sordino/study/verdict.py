@@ -1,4 +1,4 @@
-"""Verdicts as tests: paired differences over seeds, with a confidence interval.
+"""Ranking of compared methods: paired t-tests over seeds with confidence intervals, and the sentences on them.
 
 Methods with equal seeds meet equal records and the same initial model, so their accuracies are compared seed by seed.
 The mean difference has Student's interval. "Which is the best?" compares one method with all its rivals: these
@@ -30,7 +30,7 @@ Answer = Literal["better", "worse", "no difference shown", "not tested"]
 
 
 @dataclass(frozen=True)
-class Judge:
+class RankingMetric:
     """A figure by which methods are ranked; more is better."""
 
     name: str
@@ -55,14 +55,16 @@ class Judge:
 
 _NO_RECORDS = "No client has records to test models on with"
 _MORE_RECORDS = "Give clients more records, or have fewer clients."
-PERSONAL = Judge("personal", "personal accuracy", _NO_RECORDS, _MORE_RECORDS)
+PERSONAL = RankingMetric("personal", "personal accuracy", _NO_RECORDS, _MORE_RECORDS)
 JUDGES = {
     one.name: one
     for one in (
         PERSONAL,
-        Judge("global", "global accuracy", "There is no global model with", "Judge by --judge personal to rank all."),
-        Judge("worst-tenth", "accuracy of the worst tenth of the clients", _NO_RECORDS, _MORE_RECORDS),
-        Judge(
+        RankingMetric(
+            "global", "global accuracy", "There is no global model with", "Judge by --judge personal to rank all."
+        ),
+        RankingMetric("worst-tenth", "accuracy of the worst tenth of the clients", _NO_RECORDS, _MORE_RECORDS),
+        RankingMetric(
             *("AUC", "area under the curve", "There are not two classes, or no test records of both, with"),
             *("Judge by --judge personal.", False),
         ),
@@ -71,7 +73,7 @@ JUDGES = {
 """Figures by which methods can be ranked, by name."""
 
 
-def judge_of(name: str) -> Judge:
+def judge_of(name: str) -> RankingMetric:
     """The figure called `name`, in whatever case."""
     for judge in JUDGES.values():
         if judge.name.lower() == name.lower():
@@ -165,7 +167,7 @@ def sentence(found: Difference) -> str:
 
 
 def verdicts(
-    rows: Sequence[ComparisonRow], protect_from: View, judge: Judge = PERSONAL
+    rows: Sequence[ComparisonRow], protect_from: View, judge: RankingMetric = PERSONAL
 ) -> tuple[list[str], list[Difference]]:
     """Rank the methods that protect the same unit: sentences, and the tests behind them. Rows without the figure that
     they are judged by are not ranked."""
@@ -177,7 +179,9 @@ def verdicts(
     return sentences, differences
 
 
-def _rank(rows: Sequence[ComparisonRow], protect_from: View, judge: Judge) -> tuple[list[str], list[Difference]]:
+def _rank(
+    rows: Sequence[ComparisonRow], protect_from: View, judge: RankingMetric
+) -> tuple[list[str], list[Difference]]:
     private = [row for row in rows if row.epsilon[protect_from]]
     free = [row for row in rows if row.epsilon[protect_from] == 0]
     units = list(dict.fromkeys(row.unit for row in private))
@@ -193,7 +197,7 @@ def _rank(rows: Sequence[ComparisonRow], protect_from: View, judge: Judge) -> tu
 
 
 def _verdict(
-    private: list[ComparisonRow], free: list[ComparisonRow], protect_from: View, judge: Judge
+    private: list[ComparisonRow], free: list[ComparisonRow], protect_from: View, judge: RankingMetric
 ) -> tuple[list[str], list[Difference]]:
     """Compare private methods and training alone: sentences on unequal epsilons, the best method, and whether
     federating pays."""
@@ -220,7 +224,7 @@ def _verdict(
     return sentences, found
 
 
-def _mean(row: ComparisonRow, judge: Judge) -> float:
+def _mean(row: ComparisonRow, judge: RankingMetric) -> float:
     """Mean over seeds of the figure of a row that has one."""
     figure = row.judged(judge)
     assert figure is not None
@@ -241,7 +245,7 @@ def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
     ]
 
 
-def _pays(verdict: Answer, row: ComparisonRow, alone: ComparisonRow, judge: Judge) -> list[str]:
+def _pays(verdict: Answer, row: ComparisonRow, alone: ComparisonRow, judge: RankingMetric) -> list[str]:
     """Sentence on whether a private federation is worth its privacy, against training alone."""
     if verdict == "worse":
         figure = judge.tell(_mean(alone, judge))

@@ -7,8 +7,8 @@ import numpy as np
 METRICS = ("concordance", "integrated_brier", "calibration_error", "constant_brier")
 """Names of the metrics:
 
-- `concordance`: the share of pairs of a client's test records of which one is known to have had the event earlier that
-  is predicted to have it earlier (Harrell 1982); equal predictions count half;
+- `concordance`: the share of comparable pairs of a client's test records (one known to have had its event first) that
+  the predictions order correctly (Harrell 1982); ties count half;
 - `integrated_brier`: the mean squared error of the probability of no event up to each cut, over the time between the
   cuts, where records last seen before are replaced by weighing the others (Graf et al. 1999);
 - `calibration_error`: by how much the mean probability of an event up to the last cut misses that of Kaplan and Meier;

@@ -1,4 +1,5 @@
-"""The interface of a task, which knows what is predicted for a record and all that follows from it.
+"""Abstract base of tasks (`Task`): how targets are read, the loss and its gradient, metrics, class weights, label
+counts for private start values, mixing and calibration of predictions, and their output.
 
 `targets` are the values to predict, one for each record; `outputs` are a network's, (records, width). Methods, steps
 and networks know no more of a task than what stands here.

@@ -24,7 +24,7 @@ from sordino.data.dataset import Meaning
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
-from sordino.features.extractor import Extractor, rebuilt
+from sordino.features.extractor import Extractor, rebuild
 from sordino.learning.network import Learner
 from sordino.parts.blending import ADJUSTED, AVERAGED, LOCAL, NETWORKS, OWN, TUNED, Blended, offsets
 from sordino.store.store import Store, unfinished
@@ -254,7 +254,7 @@ class _File:
         if about.features is None:
             return None
         mine = {name.removeprefix(FEATURES): self.tensor(name) for name in self._names if name.startswith(FEATURES)}
-        return rebuilt(about.features, about.shape, mine)
+        return rebuild(about.features, about.shape, mine)
 
     def on_records(self, network: nn.Module) -> nn.Module:
         """A network that takes records."""

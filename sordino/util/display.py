@@ -1,4 +1,5 @@
-"""Interfaces for showing the progress of long work: bars, a notebook, a log, or nothing."""
+"""Protocols for progress displays (`Display`, and `Telling` for one run), the display that shows nothing (`Silent`),
+and the progress of feature extraction. Displays that show something implement these protocols elsewhere."""
 
 from __future__ import annotations
 

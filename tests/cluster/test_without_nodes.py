@@ -217,14 +217,15 @@ def test_a_part_over_which_workers_keep_dying_ends_the_session(tmp_path: Path, a
 
     with (
         mock.patch.object(node.Worker, "work", die),
-        pytest.raises(WorkerError, match="4 workers of the cluster died over the same clients"),
+        pytest.raises(WorkerError, match="4 workers of the cluster died while they computed the same clients"),
     ):
         start(prepare(experiment(tmp_path)), host=host_on(Cluster("auto", OneProcess())))
     assert Store(tmp_path).all()[0].state == "stopped"
 
 
 def test_nodes_of_another_kind_are_left_out(tmp_path: Path, as_packed: None, here: Callable[..., list[Any]]) -> None:
-    """One of three workers would come to other bits: the others do its work. Where all are, nothing is computed."""
+    """One of three workers would not compute bit-identical results: the others do its work. Where all are, nothing is
+    computed."""
     kinds = iter([True, False, False])
     true = node.Worker.about
 

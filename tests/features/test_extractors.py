@@ -17,7 +17,7 @@ from sordino.data import Dataset, load
 from sordino.errors import UserError
 from sordino.features import extractor
 from sordino.features.choice import read_choice
-from sordino.features.extractor import AT_ONCE, Extractor, build, check_apart, rebuilt
+from sordino.features.extractor import AT_ONCE, Extractor, build, check_apart, rebuild
 from sordino.features.projection import SHIPPED_DATA, shipped, write_projection
 from sordino.util.display import extraction_watch
 
@@ -201,7 +201,7 @@ def test_a_users_backbone_is_frozen_in_evaluation_mode(own: Path) -> None:
     before = found.digest
     write_weights(own / "w.safetensors", scale=2.0)
     assert made(spec).digest != before
-    again = rebuilt(found.document(), SHAPE, found.tensors())
+    again = rebuild(found.document(), SHAPE, found.tensors())
     assert torch.allclose(again.apply(records(3)), found.apply(records(3)))
 
 
@@ -274,7 +274,7 @@ def test_weights_that_do_not_fit_are_refused(own: Path) -> None:
 def test_tensors_that_no_file_saves_decide_features(own: Path) -> None:
     spec = {"extractor": "backbone:Shifted", "trained_on": "nothing"}
     found = made(spec)
-    again = rebuilt(found.document(), SHAPE, found.tensors())
+    again = rebuild(found.document(), SHAPE, found.tensors())
     assert again.digest == found.digest
     sys.modules["backbone"].Shifted.by = 2.0  # as a factory would that reads them from a file of its own
     assert made(spec).digest != found.digest
@@ -283,8 +283,8 @@ def test_tensors_that_no_file_saves_decide_features(own: Path) -> None:
 def test_code_that_has_changed_since_is_told(own: Path) -> None:
     found = made("backbone:factory:trained_on=nothing")
     (own / "backbone.py").write_text(BACKBONE + "\n# another\n")
-    with pytest.raises(UserError, match="code has changed"):
-        rebuilt(found.document(), SHAPE, found.tensors())
+    with pytest.raises(UserError, match="another version of the code"):
+        rebuild(found.document(), SHAPE, found.tensors())
 
 
 @pytest.mark.slow
@@ -294,7 +294,7 @@ def test_a_program_is_an_extractor(own: Path) -> None:
     torch.export.save(torch.export.export(module, (torch.zeros(2, *SHAPE),), dynamic_shapes=dynamic), own / "net.pt2")
     found = made({"extractor": "net.pt2", "trained_on": "nothing"})
     assert torch.allclose(found.apply(records(3)), module(records(3)), atol=1e-5)
-    again = rebuilt(found.document(), SHAPE, found.tensors())
+    again = rebuild(found.document(), SHAPE, found.tensors())
     assert again.digest == found.digest
     torch.export.save(torch.export.export(nn.Flatten(), (torch.zeros(4, *SHAPE),)), own / "fixed.pt2")
     with pytest.raises(UserError, match="must be exported for any number of records"):

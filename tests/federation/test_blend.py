@@ -21,7 +21,7 @@ from sordino.experiment import blends
 from sordino.experiment.budgeting import GIVEN_AWAY
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
-from sordino.experiment.result import against
+from sordino.experiment.result import count_gains_and_losses
 from sordino.experiment.run import carry_on, register, resume
 from sordino.federation.blending import Blending, trainings
 from sordino.federation.message import Message
@@ -375,7 +375,7 @@ def test_the_command_line_shows_the_mixture_beside_its_members(tmp_path: Path) -
 
 def test_who_gains_by_blending_is_counted_and_told(tmp_path: Path) -> None:
     """Of clients with test records; a comparison adds the seeds up, and rows that do not blend say nothing."""
-    found = against(np.array([0.1, -0.1, 0.2, 1e-12, np.nan, 0.0]))
+    found = count_gains_and_losses(np.array([0.1, -0.1, 0.2, 1e-12, np.nan, 0.0]))
     assert found == {"gain": 2, "lose": 1, "same": 2}
     assert against_words({"gain": 1, "lose": 1, "same": 0}) == "1 client gains, 1 loses and 0 see no difference"
     assert against_words({"gain": 2, "lose": 0, "same": 1}).endswith("0 lose and 1 sees no difference")

@@ -305,7 +305,11 @@ def test_networks_that_mix_records_are_refused(kind: type[Net]) -> None:
 @pytest.mark.parametrize("kind", UNABLE, ids=lambda kind: kind.__name__)
 def test_networks_that_look_at_values_are_refused(kind: type[Net]) -> None:
     SEEN.clear()
-    what = "decides by the value of a tensor; write it with torch.where" if kind is not Remembering else "torch says"
+    what = (
+        "decides by the value of a tensor; write it with torch.where"
+        if kind is not Remembering
+        else "torch.func.vmap failed at"
+    )
     with pytest.raises(UserError, match=f"The network {kind.__name__} cannot be run for one record.*{what}"):
         keeper_of(learner_of(kind, (6,)), (6,))
 

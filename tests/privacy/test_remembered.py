@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begun() -> None:
     """As a process would see it that has just begun."""
-    calibration._cached_places.cache_clear()
+    calibration._cached_indices.cache_clear()
     for kept in (sampled_gaussian.record_epsilon, record_multiplier, record_rate):
         kept.cache_clear()
 
@@ -80,25 +80,25 @@ def test_whatever_the_file_says_a_search_ends_where_it_must(
 
 
 def test_searches_that_differ_in_a_last_bit_or_in_their_code_are_told_apart() -> None:
-    calibration.cache_place(SEARCH, 7)
-    assert calibration.cached_place(SEARCH) == 7
+    calibration.cache_index(SEARCH, 7)
+    assert calibration.cached_index(SEARCH) == 7
     other = (*SEARCH[:1], math.nextafter(3.0, 4), *SEARCH[2:])
-    assert calibration.cached_place(other) is None
-    assert calibration.cached_place(("rate", *SEARCH[1:])) is None
+    assert calibration.cached_index(other) is None
+    assert calibration.cached_index(("rate", *SEARCH[1:])) is None
     with mock.patch.object(calibration, "_version", return_value="another"):
-        assert calibration.cached_place(SEARCH) is None
+        assert calibration.cached_index(SEARCH) is None
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for named in (str(tmp_path / "file" / "below"), ""):
         monkeypatch.setenv("SORDINO_CACHE", named)
-        calibration.cache_place(SEARCH, 7)
-        assert calibration.cached_place(SEARCH) == 7
+        calibration.cache_index(SEARCH, 7)
+        assert calibration.cached_index(SEARCH) == 7
 
 
 def test_the_file_stays_small(folder: Path) -> None:
     with mock.patch.object(calibration, "MAX_CACHE_BYTES", 2000):
         for k in range(200):
-            calibration.cache_place(("search", k), k)
+            calibration.cache_index(("search", k), k)
         assert (folder / CACHE_FILE).stat().st_size < 2500

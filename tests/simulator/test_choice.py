@@ -96,8 +96,8 @@ def test_the_kind_of_network_and_optimizer_decides_what_steps_cost(tmp_path: Pat
     for module, is_chain in ((chain, True), (other, False)):
         for changes, is_plain in (({}, True), ({"momentum": 0.5}, False), ({"optimizer": "adam"}, False)):
             assert (
-                step_cost.ways(Learner(module, Classification.numbered(10)), replace(method, **changes))
-                is step_cost.WAYS[is_chain, is_plain]
+                step_cost.engine_costs(Learner(module, Classification.numbered(10)), replace(method, **changes))
+                is step_cost.ENGINE_COSTS[is_chain, is_plain]
             )
 
 
@@ -114,9 +114,9 @@ def test_a_step_of_uneven_clients(tmp_path: Path) -> None:
     found = prepared(store=tmp_path, partition="dirichlet:0.1")
     seconds = choice.seconds_of_a_step(found.method, found.learner, found.data, 8)
     waiting = step_cost.padding(found.data.train.sizes, 8, 2, 16)
-    size, ways = step_cost.Size(650, 1, 64, 16), step_cost.WAYS[True, True]
+    size, costs = step_cost.Size(650, 1, 64, 16), step_cost.ENGINE_COSTS[True, True]
     assert waiting > 1
-    assert seconds == {"stacked": waiting * ways.stacked.seconds(size, 4), "one-by-one": ways.alone.seconds(size)}
+    assert seconds == {"stacked": waiting * costs.stacked.seconds(size, 4), "one-by-one": costs.alone.seconds(size)}
 
 
 @pytest.mark.parametrize(

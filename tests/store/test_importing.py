@@ -343,7 +343,7 @@ def test_nonsense_is_refused_with_a_sentence(tmp_path: Path) -> None:
         assert f"There is no store in {nothing}" in refused("runs", "--import", nothing, "--store", new)
     run(store=old, **KEYS)
     assert "cannot be imported into itself" in refused("runs", "--import", old, "--store", old)
-    assert "leave out what chooses among them" in refused("runs", "--import", old, "--last=1", "--store", new)
+    assert "leave out filters (--method" in refused("runs", "--import", old, "--last=1", "--store", new)
     for version, words in ((1, "of which nothing can be imported"), (99, "newer version of Sordino")):
         copy = shutil.copytree(old, tmp_path / f"version-{version}")
         connection = sqlite3.connect(copy / DATABASE)

@@ -512,7 +512,7 @@ def test_what_a_run_spent_until_it_is_removed_stays(tmp_path: Path) -> None:
 def test_with_a_limit_no_run_spends_more_than_it_was_going_to(tmp_path: Path) -> None:
     """A method that asks twice a round: its last three questions are not asked."""
     keys = NOISY | {"method": f"{__name__}:Insisting", "budget_over_runs": epsilon_of(math.sqrt(6) / 2, DELTA) + 0.01}
-    with pytest.raises(UserError, match="would cost more than the whole run was going to"):
+    with pytest.raises(UserError, match="would exceed the cost planned for the whole run"):
         run(store=tmp_path, **keys)
     assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
 

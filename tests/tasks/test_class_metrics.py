@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as oracle
 
-from sordino.learning.metrics import Reached
+from sordino.learning.metrics import ClientMetrics
 from sordino.tasks import Classification
 from sordino.tasks.class_metrics import METRICS, Judged, metrics_of, sums_of
 
@@ -84,8 +84,8 @@ def test_all_records_together_have_the_figures_of_another_library(classes: int, 
     judged = random_clients(classes, (40, 0, 25, 160))
     task = Classification(tuple("abcd"[:classes]), positive)
     sums = sums_of(judged)
-    halves = [Reached(metrics_of(part, positive), part.sum(axis=0)) for part in (sums[:1], sums[1:])]
-    reached = Reached.joined(halves)
+    halves = [ClientMetrics(metrics_of(part, positive), part.sum(axis=0)) for part in (sums[:1], sums[1:])]
+    reached = ClientMetrics.joined(halves)
     np.testing.assert_array_equal(reached.each, metrics_of(sums, positive))
     found = dict(zip(METRICS, reached.overall(task), strict=True))
     said, labels = judged.probabilities, judged.labels
@@ -106,4 +106,7 @@ def test_pairs_of_records_of_different_clients_are_not_compared() -> None:
     said = np.array([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.8, 0.2], [0.9, 0.1]])
     judged = Judged(said, np.array([1, 0, 1, 0, 0]), np.array([2, 3]), np.ones((2, 2), dtype=int))
     sums = sums_of(judged)
-    assert Reached(metrics_of(sums, 1), sums.sum(axis=0)).overall(Classification.numbered(2))[METRICS.index("auc")] == 1
+    assert (
+        ClientMetrics(metrics_of(sums, 1), sums.sum(axis=0)).overall(Classification.numbered(2))[METRICS.index("auc")]
+        == 1
+    )

@@ -91,9 +91,9 @@ def rules_toml(rules: Rules) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _looks(path: Path) -> dict[str, Any]:
-    """Keys that say how a CSV file is written, where that is unusual; none for other files, or where it cannot be
-    read, which whoever reads it says."""
+def _csv_format_keys(path: Path) -> dict[str, Any]:
+    """Keys that say how a CSV file is written, where that is unusual; none for other files, or where it cannot be read:
+    the error is raised where its records are."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return {}
     found, usual = format_of(path), Format()
@@ -167,7 +167,7 @@ class Site:
                 raise UserError(f"The label is {label!r}, but the schema's is {known}: leave one out.")
             label, given["schema"] = agreed.label_name, Path(SCHEMA)
         try:
-            made = Rules(name=name, data=data, label=label, **(_looks(folder / data) | given))
+            made = Rules(name=name, data=data, label=label, **(_csv_format_keys(folder / data) | given))
         except ValidationError as error:
             problem = error.errors()[0]
             raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error

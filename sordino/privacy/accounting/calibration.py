@@ -25,16 +25,16 @@ MAX_CACHE_BYTES = 2**21
 """Largest size of the cache file in bytes; a larger one is deleted and begun anew."""
 
 
-def cached_place(search: tuple[object, ...]) -> int | None:
-    """Look up where a search ended before; None where the cache does not say. It is a guess to start from, never
-    trusted."""
-    return _cached_places(_folder()).get(_key(search))
+def cached_index(search: tuple[object, ...]) -> int | None:
+    """Look up the index at which a search ended before; None where the cache does not say. It is a guess to start from,
+    never trusted."""
+    return _cached_indices(_folder()).get(_key(search))
 
 
-def cache_place(search: tuple[object, ...], found: int) -> None:
-    """Store where a search ended. Failures to write are ignored: the search can be repeated."""
+def cache_index(search: tuple[object, ...], found: int) -> None:
+    """Store the index at which a search ended. Failures to write are ignored: the search can be repeated."""
     folder, key = _folder(), _key(search)
-    _cached_places(folder)[key] = found
+    _cached_indices(folder)[key] = found
     if folder is None:
         return
     with contextlib.suppress(OSError):
@@ -80,8 +80,8 @@ def _folder() -> Path | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _cached_places(folder: Path | None) -> dict[str, int]:
-    """Places by key, read from the cache file of a folder."""
+def _cached_indices(folder: Path | None) -> dict[str, int]:
+    """Indices by key, read from the cache file of a folder."""
     found: dict[str, int] = {}
     if folder is None:
         return found
@@ -94,11 +94,11 @@ def _cached_places(folder: Path | None) -> dict[str, int]:
 
 
 FINE = 1.0025
-"""The ratio between neighbours on the scales of noise multipliers and sampling rates."""
+"""Ratio of neighbours on grids of noise multipliers and sampling rates: the multiplier at an index is FINE**index."""
 MAX_MULTIPLIER = 2.0**40
 """More noise than that is asked for only where something else has used up the budget."""
-LAST_PLACE = math.ceil(math.log(MAX_MULTIPLIER, FINE))
-"""Its place on the scale of noise multipliers."""
+LAST_INDEX = math.ceil(math.log(MAX_MULTIPLIER, FINE))
+"""Its index on the grid of noise multipliers."""
 MIN_RATE_SHARE = 1e-6
 """Smallest share of the largest sampling rate that a search goes down to: a budget that asks for less is refused."""
 
@@ -118,24 +118,24 @@ def record_multiplier(
         sites: number of clients at which a person goes through all of this; one for records.
     """
 
-    def excess(place: int) -> float:
-        return excess_over((*others, (rate, FINE**place, steps)), epsilon, delta, _cost_at(sites))
+    def excess(index: int) -> float:
+        return excess_over((*others, (rate, FINE**index, steps)), epsilon, delta, _cost_at(sites))
 
     search = ("multiplier", epsilon, delta, rate, steps, others, *_more_than_one(sites))
     further = round(math.log(sites, FINE))  # without sampling, noise grows with their number
-    place = _search(
+    index = _search(
         search,
         excess,
-        lambda: likely_place(epsilon, delta, rate, steps, others) + further,
-        -LAST_PLACE,
-        LAST_PLACE,
+        lambda: likely_index(epsilon, delta, rate, steps, others) + further,
+        -LAST_INDEX,
+        LAST_INDEX,
     )
-    if place is None:
+    if index is None:
         raise UserError(
             f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
             "epsilon, or let the rest have a smaller share of it."
         )
-    return FINE**place
+    return FINE**index
 
 
 @functools.lru_cache(maxsize=65536)
@@ -160,17 +160,17 @@ def record_rate(
         sites: number of clients at which a person goes through all of this; one for records.
     """
 
-    def excess(place: int) -> float:
-        return excess_over((*others, (most * FINE**-place, multiplier, steps)), epsilon, delta, _cost_at(sites))
+    def excess(index: int) -> float:
+        return excess_over((*others, (most * FINE**-index, multiplier, steps)), epsilon, delta, _cost_at(sites))
 
     search = ("rate", epsilon, delta, multiplier, steps, most, others, *_more_than_one(sites))
-    place = _search(search, excess, lambda: 0, 0, math.floor(-math.log(MIN_RATE_SHARE, FINE)))
-    if place is None:
+    index = _search(search, excess, lambda: 0, 0, math.floor(-math.log(MIN_RATE_SHARE, FINE)))
+    if index is None:
         raise UserError(
             f"With a noise multiplier of {multiplier:g} even a record that hardly ever enters a batch pays more than "
             f"epsilon {epsilon:g}: give more noise or a larger budget."
         )
-    return most * FINE**-place
+    return most * FINE**-index
 
 
 def affordable_turns(
@@ -192,8 +192,8 @@ def affordable_turns(
         recipe = (*others, (rate, multiplier, steps * (most - fewer)))
         return excess_over(recipe, epsilon * (1 + 1e-9), delta, _cost_at(sites))
 
-    place = first_within(excess, 0, 0, most)
-    return 0 if place is None else most - place
+    fewer = first_within(excess, 0, 0, most)
+    return 0 if fewer is None else most - fewer
 
 
 def _cost_at(sites: int) -> Callable[[Recipe, float], float]:
@@ -210,10 +210,10 @@ def _search(
     search: tuple[object, ...], excess: Callable[[int], float], guess: Callable[[], int], low: int, high: int
 ) -> int | None:
     """Run `first_within` from where the same search ended before, or else from a guess."""
-    known = cached_place(search)
+    known = cached_index(search)
     found = first_within(excess, guess() if known is None else known, low, high)
     if found is not None and found != known:
-        cache_place(search, found)
+        cache_index(search, found)
     return found
 
 
@@ -277,8 +277,8 @@ def excess_over(
     return math.log(spent / epsilon) if spent > 0 else -math.inf
 
 
-def likely_place(epsilon: float, delta: float, rate: float, steps: int, others: Recipe) -> int:
-    """Guess the place of the noise multiplier on its scale, by the central limit (Bu, Dong, Long, Su 2020).
+def likely_index(epsilon: float, delta: float, rate: float, steps: int, others: Recipe) -> int:
+    """Guess the index of the noise multiplier on its grid, by the central limit (Bu, Dong, Long, Su 2020).
 
     Args:
         epsilon: budget of one record.

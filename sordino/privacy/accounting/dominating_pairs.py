@@ -86,7 +86,7 @@ class Pair(ABC):
 
 @dataclass(frozen=True)
 class RecordPair(Pair):
-    """One record, there or emptied."""
+    """One record, present or with its contribution replaced by zero."""
 
     @property
     def mixtures(self) -> tuple[Mixture, Mixture]:
@@ -134,7 +134,7 @@ class ReplacedPair(Pair):
 
 @dataclass(frozen=True)
 class RowsPair(Pair):
-    """Several contributions of one person to the same sum, all there or all emptied."""
+    """Several contributions of one person to the same sum, all present or all replaced by zero."""
 
     contributions: int
     """Number k of contributions."""

@@ -14,11 +14,11 @@ from scipy.optimize import curve_fit
 from sordino.errors import UserError
 from sordino.privacy.accounting.calibration import (
     FINE,
-    LAST_PLACE,
+    LAST_INDEX,
     MIN_RATE_SHARE,
     excess_over,
     first_within,
-    likely_place,
+    likely_index,
 )
 from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon
 
@@ -40,16 +40,16 @@ def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
         steps: number of noisy sums over all rounds.
     """
 
-    def excess(place: int) -> float:
-        return excess_over(((rate, FINE**place, steps),), epsilon, delta, quick_record_epsilon)
+    def excess(index: int) -> float:
+        return excess_over(((rate, FINE**index, steps),), epsilon, delta, quick_record_epsilon)
 
-    place = first_within(excess, likely_place(epsilon, delta, rate, steps, ()), -LAST_PLACE, LAST_PLACE)
-    if place is None:
+    index = first_within(excess, likely_index(epsilon, delta, rate, steps, ()), -LAST_INDEX, LAST_INDEX)
+    if index is None:
         raise UserError(
             f"The published accountant cannot print epsilon = {epsilon:g} at delta = {delta:g}, however much noise "
             "there is: use --variant sound."
         )
-    return FINE**place
+    return FINE**index
 
 
 def fitted_rate(epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0) -> float:

@@ -23,7 +23,8 @@ ROWS = (3, 5)
 
 @functools.lru_cache(maxsize=65536)
 def record_epsilon(recipe: Recipe, delta: float) -> float:
-    """Epsilon of one record of a client, there or emptied, whose records went through `recipe`."""
+    """Epsilon of one record, present or with its contribution replaced by zero, of a client whose records went through
+    `recipe`."""
     steps = [(RecordPair(rate, multiplier), count) for rate, multiplier, count in recipe]
     return _epsilon(steps, delta, lambda: quick_record_epsilon(recipe, delta))
 
@@ -41,7 +42,7 @@ def replaced_epsilon(recipe: Recipe, delta: float) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def person_epsilon(parts: tuple[tuple[Recipe, int], ...], delta: float) -> float:
-    """Epsilon of one person, all of whose contributions are emptied at once.
+    """Epsilon of one person, all of whose contributions are replaced by zero at once.
 
     Args:
         parts: recipes that the person's contributions went through, each with the largest number k of them that may
@@ -66,7 +67,8 @@ def person_epsilon(parts: tuple[tuple[Recipe, int], ...], delta: float) -> float
 
 @functools.lru_cache(maxsize=65536)
 def sites_epsilon(recipes: tuple[Recipe, ...], sites: int, delta: float) -> float:
-    """Epsilon of one person who is known to up to `sites` clients, all of whose contributions are emptied at once.
+    """Epsilon of one person who is known to up to `sites` clients, all of whose contributions are replaced by zero at
+    once.
 
     Args:
         recipes: recipes that contributions of the person may have gone through, of all clients and of all pools: which
@@ -174,7 +176,7 @@ def _divergences(rate: float, multiplier: float) -> np.ndarray:
 
 
 def rows_epsilon(pools: Sequence[Recipe], rows: int, delta: float) -> float:
-    """Epsilon of one person's `rows` rows at one client, all of them emptied at once.
+    """Epsilon of one person's `rows` rows at one client, the contributions of all replaced by zero at once.
 
     `pools` are the recipes of the client's pools of records; which rows lie in which is not known, so it is the largest
     one over all ways to spread them.

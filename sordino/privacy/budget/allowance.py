@@ -1,4 +1,5 @@
-"""Allowance: what the releases of a run may spend, decided before its first round."""
+"""Noise plan of a run: `Allowance` holds the noise fixed before the first round, for whole clients or for records;
+`Outlook` holds the public facts that a plan for records is made from."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Allowance:
     noise: Noise | None = None
     records: RecordPlan | None = None
     whole: bool = False
-    """Whether noise is in whole numbers and what that adds to epsilon is to be charged."""
+    """Whether the noise is integer-valued; what its rounding adds to epsilon is then charged too."""
     known: str = ""
     """Reason why observers can subtract the noise, so that no epsilon holds; empty where they cannot."""
 
@@ -82,17 +83,17 @@ class Outlook:
 
     @property
     def epsilon(self) -> float:
-        """The budget of the client in the middle."""
+        """Median budget of the clients."""
         return float(np.median(self.budgets))
 
     @property
     def records(self) -> int:
-        """The training records of the client in the middle."""
+        """Median number of training records of the clients."""
         return round(float(np.median(self.sizes)))
 
     def plan(self, needs: RecordNeeds) -> RecordPlan:
-        """The plan for the client in the middle alone, if all of its records entered every step: of what does not
-        depend on batches, it says what the plan of the run will say."""
+        """Plan for one client of median size and budget with full batches: all of its records enter every step. It
+        equals the plan of the run in everything that does not depend on batches."""
         budget = np.array([self.epsilon])
         return plan_records(
             [self.records],

@@ -24,7 +24,7 @@ from sordino.report.html.audits import audit_context, is_audit
 from sordino.store.run_summary import Summary
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.study.compare import Comparison, side_by_side
-from sordino.study.verdict import PERSONAL, Judge
+from sordino.study.verdict import PERSONAL, RankingMetric
 from sordino.trained.models import Description, load_models
 from sordino.util.files import read_text
 
@@ -128,7 +128,7 @@ class PageContent:
     """Verdict by the figure that the user chose to judge by; that of `comparison` is always by personal accuracy."""
 
 
-def gather(names: Sequence[str], store: Store, judge: Judge = PERSONAL) -> PageContent:
+def gather(names: Sequence[str], store: Store, judge: RankingMetric = PERSONAL) -> PageContent:
     """Read finished runs by their names, grouped by method; `judge` is the figure that their verdict is about."""
     runs = [_read_run(store.get(name), store) for name in dict.fromkeys(names)]
     if len({run.row.people for run in runs}) > 1:

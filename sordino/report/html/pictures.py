@@ -1,4 +1,5 @@
-"""Pictures of a page of runs."""
+"""Charts of the HTML page on runs: accuracy over rounds, over epsilon and by client, spent epsilon, bounds and noise,
+labels, clusters, and the curve from budgets to thresholds. `charts` draws them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import AT_SITES
-from sordino.experiment.result import against
+from sordino.experiment.result import count_gains_and_losses
 from sordino.methods import find
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
@@ -63,7 +63,7 @@ def against_alone(group: Group) -> list[str]:
     found = differences(group)
     if not found:
         return []
-    counts = against(np.array([value for _, value in found]))
+    counts = count_gains_and_losses(np.array([value for _, value in found]))
     alone = float(np.mean([value for run in group.alone for value in run.clients.values()]))
     return [f"Training alone gives {percent(alone)}. Against that, {against_words(counts, len(group.runs))}."]
 
