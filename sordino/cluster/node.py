@@ -32,7 +32,7 @@ from sordino.store.store import Store
 from sordino.util.import_by_name import current_directory_importable
 from sordino.version import VERSION
 
-BETWEEN = 0.1
+MESSAGE_SECONDS = 0.1
 """Least number of seconds between two messages of a run to its command."""
 
 
@@ -216,7 +216,7 @@ class _Telling:
 
     def _say(self, what: Any) -> None:
         now = time.monotonic()
-        if now - self.told < BETWEEN:
+        if now - self.told < MESSAGE_SECONDS:
             return
         self.told = now
         if self.tell(what):

@@ -29,7 +29,7 @@ from sordino.experiment.result import metric_over_clients
 from sordino.federation.rounds import mean, worst
 from sordino.store.run_summary import Summary
 from sordino.tasks import Classification, NextToken, Regression, Survival, Task
-from sordino.tasks.task import split_part
+from sordino.util.formatting import split_part
 
 ROSTER = "roster.toml"
 DATA = "data.npz"

@@ -96,7 +96,7 @@ class ReproducedTable:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a table takes, told before it starts."""
+    """Runs and time that a table takes, told before it starts."""
 
     runs: int
     """Number of reported runs."""
@@ -172,7 +172,7 @@ class Study:
         return len({cell.key for of_column in wanted for cell in of_column.values()})
 
     def estimate(self) -> Estimate:
-        """What the table takes, as far as it is known before: `seconds` is that of a table with a decisive experiment,
+        """Runs and time of the table, as far as they are known before: `seconds` is that of a table with a decisive experiment,
         or the mean of its runs that the store has."""
         seeds = range(self.options.seed_count)
         wanted = {

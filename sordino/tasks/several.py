@@ -27,8 +27,8 @@ from sordino.tasks.classification import Classification
 from sordino.tasks.intervals import Figure, Released
 from sordino.tasks.recalibration import fit_recalibration, power
 from sordino.tasks.regression import SHIFT, SLOPE, Regression
-from sordino.tasks.task import Task, of_part
-from sordino.util.formatting import join_names
+from sordino.tasks.task import Task
+from sordino.util.formatting import join_names, of_part
 
 SEPARATOR = "\x1f"
 """Character between the texts of two targets of one record."""

@@ -22,17 +22,6 @@ UNDECLARED = ("none", "balanced")
 """Values of a method's `class_weight` that declare no weights."""
 
 
-def of_part(metric: str, name: str) -> str:
-    """Name of a metric of one of several outcomes."""
-    return f"{metric}[{name}]"
-
-
-def split_part(metric: str) -> tuple[str, str | None]:
-    """Metric and outcome of a name by `of_part`; None for the outcome of any other name."""
-    name, _, part = metric.partition("[")
-    return name, part.removesuffix("]") or None
-
-
 class Task(ABC):
     """Something to predict for a record, with its loss, metrics, output width and checks."""
 

@@ -58,3 +58,14 @@ def _digits_up(figure: float, digits: int) -> str:
 def percent_up(share: float, unit: str = "%") -> str:
     """Format a share in percent, rounded up to one decimal."""
     return f"{math.ceil(round(share * 1000, 8)) / 10:.1f}{unit}"
+
+
+def of_part(metric: str, name: str) -> str:
+    """Name of a metric of one of several outcomes."""
+    return f"{metric}[{name}]"
+
+
+def split_part(metric: str) -> tuple[str, str | None]:
+    """Metric and outcome of a name by `of_part`; None for the outcome of any other name."""
+    name, _, part = metric.partition("[")
+    return name, part.removesuffix("]") or None

@@ -102,7 +102,7 @@ def test_dp_scaffolds_two_tensors_that_are_charged_as_one() -> None:
     rate, multiplier, steps = plan.charge(0)
     true = record_epsilon(((rate, multiplier / math.sqrt(2), 3 * steps),), 1e-5)
     assert rate == 1
-    for view in attacked("dp-scaffold", trials=40_000, set=keys["set"]).views.values():
+    for view in attacked("dp-scaffold", trials=200_000, set=keys["set"]).views.values():
         assert view.refuted
         assert 2.0 < view.bound <= true < 3.2
 

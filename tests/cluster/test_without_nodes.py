@@ -287,6 +287,7 @@ def test_a_run_of_a_study_stops_there_and_comes_back(
     checkpoints, and with a journal alone."""
     pytest.importorskip("ray")
     monkeypatch.setattr(server, "SAVE_SECONDS", seconds)
+    monkeypatch.setattr(node, "MESSAGE_SECONDS", 0.0)  # every round is told, however quick
     store, prepared = Store(tmp_path / "store"), prepare(experiment(tmp_path / "store"))
     run = register(prepared, store)
     packed, told = node.prepared_for_nodes(prepared), list[Any]()

@@ -2,7 +2,7 @@
 
 A folder of version 0.4 is one of this version, taken back: its ledger had the same tables and chain, but no witness,
 its rules lacked limits that its owner had not written, and the heads of all ledgers stood in the journals of the runs.
-`tests/flower/test_releases.py` does the same with folders that the released program itself has made.
+`tests/flower/test_older_releases.py` does the same with folders that the released program itself has made.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ from sordino.store.store import Store
 from sordino.study.compare import ComparisonRow
 from sordino.study.verdict import PERSONAL, judge_of
 from sordino.tasks import Classification, Regression, Survival
-from sordino.tasks.task import split_part
-from sordino.util.formatting import delta_text, finite_or_none
+from sordino.util.formatting import delta_text, finite_or_none, split_part
 
 NAMES = [
     *Classification.metrics,

@@ -12,7 +12,7 @@ from rich.text import Text
 from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.store.run_summary import Metric
-from sordino.tasks.task import split_part
+from sordino.util.formatting import split_part
 
 if TYPE_CHECKING:  # what sites need may not be installed
     from sordino.deploy.site.judging import SiteJudgement
