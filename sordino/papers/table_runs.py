@@ -172,8 +172,8 @@ class Study:
         return len({cell.key for of_column in wanted for cell in of_column.values()})
 
     def estimate(self) -> Estimate:
-        """Runs and time of the table, as far as they are known before: `seconds` is that of a table with a decisive experiment,
-        or the mean of its runs that the store has."""
+        """Runs and time of the table, as far as they are known before: `seconds` is that of a table with a decisive
+        experiment, or the mean of its runs that the store has."""
         seeds = range(self.options.seed_count)
         wanted = {
             cell.key: cell
