@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.tasks.intervals import DROWNED, SURE, UNCOUNTED, Figure, Released, noise_variance
+from sordino.tasks.intervals import DROWNED, SURE, UNCOUNTED, Figure, Released
 from sordino.tasks.survival_metrics import LEAST_WEIGHT
 
 CELL, ERROR, EVENT = math.sqrt(0.25), math.sqrt(0.6), math.sqrt(0.15)
@@ -27,6 +27,11 @@ CELL, ERROR, EVENT = math.sqrt(0.25), math.sqrt(0.6), math.sqrt(0.15)
 cut. Their squares sum to one."""
 LEAST_AT_RISK = 0.01
 """Least share of the records that are taken to have come into an interval."""
+FEW = 0.25
+"""Noise on the records at risk in an interval, over their number, from which on no figure is told: every interval's
+hazard is divided by it, and curves are products of hazards."""
+DRAWS = 400
+"""Draws of noise by which a figure's variance is estimated."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,9 @@ class BrierSums:
         """Figures from noisy sums of rows; None where the noise drowns what a figure is about."""
         found: dict[str, Figure | None] = dict.fromkeys(("integrated_brier", "constant_brier", "calibration"))
         total, cells = self.records(released.counts), 2 * self.intervals + 1
-        if not released.deviation * math.sqrt(cells) / CELL < DROWNED * total:
+        # Noise on the records at risk in an interval is that on the cells of those who leave later.
+        noisy = released.deviation / CELL * np.sqrt(cells - 2 * np.arange(self.intervals))
+        if not (total > 0 and (noisy < FEW * total * self._shares(released.counts)[2]).all()):
             return found
         records = total if released.records else UNCOUNTED
         seen, at_events, curve, _ = self._curves(released.counts)
@@ -99,12 +106,12 @@ class BrierSums:
             "constant_brier": self._score_of_curve,
         }
         for name, score in scores.items():
-            value, noise = score(released.counts), noise_variance(released, score)
+            value, noise = score(released.counts), _noise_variance(released, score)
             if math.sqrt(noise) < DROWNED * value:
                 # Scores of records lie between 0 and `most`, and vary most at the two ends (Bhatia and Davis 2000).
                 away = SURE * math.sqrt(noise + value * max(0.0, most - value) / records)
                 found[name] = Figure(value, max(0.0, value - away), value + away)
-        value, noise = self._too_high(released.counts), noise_variance(released, self._too_high)
+        value, noise = self._too_high(released.counts), _noise_variance(released, self._too_high)
         said = min(1.0, max(0.0, value + 1 - float(curve[-1])))
         open_ = math.sqrt(said * (1 - said)) + self._greenwood(released.counts)
         away = SURE * math.sqrt(noise + open_**2 / records)
@@ -125,12 +132,13 @@ class BrierSums:
         event up to each cut, and the hazards of which it is made (Kaplan and Meier 1958; who leaves inside an interval
         counts half)."""
         events, last_seen, at_risk = self._shares(sums)
-        lost = np.clip(last_seen / np.maximum(at_risk - events / 2, LEAST_AT_RISK), 0, 1)
-        hazards = np.clip(events / np.maximum(at_risk - last_seen / 2, LEAST_AT_RISK), 0, 1)
+        # Noise makes some negative. Held to 0, they would all be too large, and the curves far too low.
+        lost = np.minimum(last_seen / np.maximum(at_risk - events / 2, LEAST_AT_RISK), 1)
+        hazards = np.minimum(events / np.maximum(at_risk - last_seen / 2, LEAST_AT_RISK), 1)
         seen = np.cumprod(1 - lost)
         at_events = np.append(1.0, seen[:-1]) * np.sqrt(1 - lost)
-        held = (np.maximum(one, LEAST_WEIGHT) for one in (seen, at_events))
-        return (*held, np.cumprod(1 - hazards), hazards)  # type: ignore[return-value]
+        held = (np.clip(one, LEAST_WEIGHT, 1) for one in (seen, at_events))
+        return (*held, np.clip(np.cumprod(1 - hazards), 0, 1), hazards)  # type: ignore[return-value]
 
     def _score(self, sums: np.ndarray) -> float:
         """Integrated Brier score of the model."""
@@ -158,5 +166,15 @@ class BrierSums:
         """Standard deviation of the curve's end, times the root of the number of records (Greenwood 1926)."""
         _, _, curve, hazards = self._curves(sums)
         _, _, at_risk = self._shares(sums)
-        terms = hazards / np.maximum(1 - hazards, LEAST_AT_RISK) / np.maximum(at_risk, LEAST_AT_RISK)
+        terms = np.maximum(hazards, 0) / np.maximum(1 - hazards, LEAST_AT_RISK) / np.maximum(at_risk, LEAST_AT_RISK)
         return float(curve[-1] * math.sqrt(terms.sum()))
+
+
+def _noise_variance(released: Released, figure: Callable[[np.ndarray], float]) -> float:
+    """Mean square by which as much noise again moves a figure: what its limits keep from moving to first order, and
+    a shift to one side, are in it. Always the same draws."""
+    if not released.deviation:
+        return 0.0
+    value, random = figure(released.counts), np.random.default_rng(0)
+    draws = random.normal(scale=released.deviation, size=(DRAWS, len(released.counts)))
+    return float(np.mean([(figure(released.counts + draw) - value) ** 2 for draw in draws]))

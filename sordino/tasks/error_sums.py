@@ -28,6 +28,9 @@ ROOM = float((1 - (NEAR / LIMIT) ** 2) * SHARES[1:5].sum())
 """Share that is left for the last entry, in records of which t is at most NEAR / LIMIT."""
 WEIGHTS = np.sqrt(np.append(SHARES, ROOM))
 ENTRIES = len(WEIGHTS)
+FEW = 0.2
+"""Noise on the number of records, over that number, from which on no figure is told: all are divided by it, and those
+with more would be told only where it came out too large."""
 
 
 def rows_of(errors: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -59,7 +62,7 @@ def true_figures(errors: np.ndarray, targets: np.ndarray, weights: np.ndarray, s
 def figures_of(released: Released, size: float) -> dict[str, Figure | None]:
     """Figures from noisy sums of rows; None where the noise drowns what a figure is about."""
     found: dict[str, Figure | None] = dict.fromkeys(("r2", "rmse", "mae", "bias", "near"))
-    if not released.deviation < DROWNED * released.counts[0]:
+    if not released.deviation < FEW * released.counts[0]:
         return found
     records = records_of(released.counts) if released.records else UNCOUNTED
 
