@@ -1947,6 +1947,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("features: the first records decide", "    if remembering:\n", "    if False:\n"),
             ("features: code begins to remember", "        if changed is not None:\n", "        if False:\n"),
+            (
+                "features: code begins to remember in its class or file",
+                "changed or first_change(seen, homes.seen({}, self.module))",
+                "changed",
+            ),
             ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),
             ("features: nobody asks what weights were trained on", "if choice.trained_on is None:", "if False:"),
         ],
@@ -3206,7 +3211,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: modules are not looked at",
-                "        for module in self._modules:\n            found",
+                "        for module in self.modules:\n            found",
                 "        for module in ():\n            found",
             ),
             (
@@ -3281,8 +3286,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: modules of hooks are not looked at",
-                "for kind in self._classes] + _modules_of_hooks(learner.written))",
-                "for kind in self._classes])",
+                "for kind in classes] + _modules_of_hooks(network))",
+                "for kind in classes])",
             ),
         ],
     ),
