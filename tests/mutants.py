@@ -838,6 +838,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 '{"made": describe_method(method)}',
             ),
             ("choices do not decide", '{"made": describe_method(method)} | network.weights', "network.weights"),
+            ("what is predicted does not decide", "    decided |= _meaning(network.task, costs.evaluation)\n", ""),
+            ("who is looked for does not decide", "and not evaluation else", "else"),
             ("public records do not decide", "experiment.decisive() | read | public", "experiment.decisive() | read"),
             (
                 "a known seed is no reason",
@@ -2472,9 +2474,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "data/federate.py",
-        "tests/store/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py",
+        "tests/store/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py "
+        "tests/experiment/test_identity.py",
         [
             ("deals: other records are the same", "[dataset.x, dataset.y, torch", "[dataset.y, torch"),
+            ("who is tested does not decide", "for order in orders]", "for order in orders[:1]]"),
             ("deals: everybody holds everything", ", torch.from_numpy(np.asarray(owner))])", "])"),
             ("deals: owners have no names", "dataset.people, *dataset.owner_names]", "dataset.people]"),
             (
