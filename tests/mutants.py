@@ -810,6 +810,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/experiment/test_identity.py",
         [
             ("U_min instead of h", "shares = secure_sum.honest_shares(*cohort)", "shares = minimum"),
+            ("statistics of targets are not planned", "cells, learner.task.counted)", "cells)"),
             ("a single message may show", "secure_sum.check_cohort(*cohort)", "pass"),
             ("whole numbers are free", 'whole=experiment.noise != "integers"', "whole=False"),
             (
