@@ -4252,6 +4252,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "data/own.py",
+        "tests/data/test_codes_of_persons.py",
+        [
+            (
+                "persons: the first file of sequences speaks for all",
+                "not any(holds(path, PERSON_ARRAY) for path in paths)",
+                "not holds(paths[0], PERSON_ARRAY)",
+            ),
+        ],
+    ),
+    (
         "data/federate.py",
         "tests/data/test_codes_of_persons.py",
         [

@@ -89,8 +89,8 @@ class AtSites(Calibration):
     entries: int = 0
     """Most entries that leave in one step, where whole clients are protected."""
     parameters: int = 0
-    """Parameters of the network, or entries of a sum over test records, or of the statistics of targets, where these are
-    more."""
+    """Parameters of the network, or entries of a sum over test records or of the statistics of targets, where these
+    are more."""
     cells: int = 0
     """Cells of the histogram of test records; none where it is not paid for."""
     sites: int = 1
