@@ -273,6 +273,7 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
     experiment = experiment.model_copy(update={"model": network.name, **chosen})
     decided = facts.decisive(experiment, method.file_contents()) | {"made": describe_method(method)} | network.weights
     decided |= {} if extractor is None else {"extractor": extractor.digest}
+    decided |= _meaning(network.task, costs.evaluation)
     drowned = infeasible(method, costs.declared, costs.allowance, costs.schedule, layout)
     return costs.extend(
         Terms,
@@ -284,6 +285,13 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
         disclosed=[*facts.disclosed, *not_covered_before(experiment, method)],
         extractor=extractor,
     )
+
+
+def _meaning(task: Task, evaluation: Collection[str]) -> dict[str, Any]:
+    """Return what a run's identity holds of its task, beside targets and outputs: cuts, say, that were read from other
+    clients' records. Without it two runs of different values would share noise. The names of classes decide nothing but
+    what an `evaluation` counts."""
+    return {} if isinstance(task, Classification) and not evaluation else {"task": task.document()}
 
 
 def describe_method(method: Method) -> str:

@@ -810,6 +810,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/experiment/test_identity.py",
         [
             ("U_min instead of h", "shares = secure_sum.honest_shares(*cohort)", "shares = minimum"),
+            ("statistics of targets are not planned", "cells, learner.task.counted)", "cells)"),
             ("a single message may show", "secure_sum.check_cohort(*cohort)", "pass"),
             ("whole numbers are free", 'whole=experiment.noise != "integers"', "whole=False"),
             (
@@ -838,6 +839,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 '{"made": describe_method(method)}',
             ),
             ("choices do not decide", '{"made": describe_method(method)} | network.weights', "network.weights"),
+            ("what is predicted does not decide", "    decided |= _meaning(network.task, costs.evaluation)\n", ""),
+            ("who is looked for does not decide", "and not evaluation else", "else"),
             ("public records do not decide", "experiment.decisive() | read | public", "experiment.decisive() | read"),
             (
                 "a known seed is no reason",
@@ -1947,6 +1950,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("features: the first records decide", "    if remembering:\n", "    if False:\n"),
             ("features: code begins to remember", "        if changed is not None:\n", "        if False:\n"),
+            (
+                "features: code begins to remember in its class or file",
+                "changed or first_change(seen, homes.seen({}, self.module))",
+                "changed",
+            ),
             ("features: code that has changed", 'if found.digest != document["digest"]:', "if False:"),
             ("features: nobody asks what weights were trained on", "if choice.trained_on is None:", "if False:"),
         ],
@@ -2484,9 +2492,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "data/federate.py",
-        "tests/store/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py",
+        "tests/store/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py "
+        "tests/experiment/test_identity.py",
         [
             ("deals: other records are the same", "[dataset.x, dataset.y, torch", "[dataset.y, torch"),
+            ("who is tested does not decide", "for order in orders]", "for order in orders[:1]]"),
             ("deals: everybody holds everything", ", torch.from_numpy(np.asarray(owner))])", "])"),
             ("deals: owners have no names", "dataset.people, *dataset.owner_names]", "dataset.people]"),
             (
@@ -3223,7 +3233,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: modules are not looked at",
-                "        for module in self._modules:\n            found",
+                "        for module in self.modules:\n            found",
                 "        for module in ():\n            found",
             ),
             (
@@ -3298,8 +3308,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "outlet: modules of hooks are not looked at",
-                "for kind in self._classes] + _modules_of_hooks(learner.written))",
-                "for kind in self._classes])",
+                "for kind in classes] + _modules_of_hooks(network))",
+                "for kind in classes])",
             ),
         ],
     ),
@@ -4256,6 +4266,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/deploy/test_tables.py",
         [
             ("persons: sites judge rows apart", "labels, None, persons=made.kept_persons)", "labels, None)"),
+        ],
+    ),
+    (
+        "data/own.py",
+        "tests/data/test_codes_of_persons.py",
+        [
+            (
+                "persons: the first file of sequences speaks for all",
+                "not any(holds(path, PERSON_ARRAY) for path in paths)",
+                "not holds(paths[0], PERSON_ARRAY)",
+            ),
         ],
     ),
     (

@@ -233,7 +233,8 @@ def build(
     begins = np.zeros(len(names), np.int64) if test_sizes is None else tested.cumsum() - tested
     outline = [dataset.task.width, names, list(x.shape), train_sizes, test_sizes]
     persons = _persons_of(dataset, train_order, train_sizes)
-    of_whom = [] if dataset.person is None else [torch.from_numpy(dataset.person[train_order])]
+    orders = (train_order, test_order)
+    of_whom = [] if dataset.person is None else [torch.from_numpy(dataset.person[order]) for order in orders]
     seen, seen_test = (x, x_test) if represent is None else _features(dataset, train_order, test_order, represent)
     trained = Split(seen, y, sizes.cumsum() - sizes, sizes, persons)
     whom = None if test_sizes is None else _persons_of(dataset, test_order, test_sizes)

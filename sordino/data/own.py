@@ -36,7 +36,7 @@ from sordino.data.formats import quote, read_npz
 from sordino.data.people import known_people, same_files
 from sordino.data.persons import code_of, names_somebody, number_codes
 from sordino.data.schema import MAX_MAGNITUDE, Column, Event, PersonRules, Schema, Target, Time, canonical
-from sordino.data.sequences import NO_SEQUENCES, holds_sequences, read_sequences, sequence_parts
+from sordino.data.sequences import NO_SEQUENCES, holds, read_sequences, sequence_parts
 from sordino.data.tables import TextTable, check_finite, read_table
 from sordino.errors import UserError, quoted, refuse, unknown
 from sordino.tasks import TASKS, Classification, Regression, SeveralLabels, Survival, Task
@@ -126,7 +126,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     if how.schema is not None:
         how = replace(how, schema=how.schema.with_persons(how.person))
     paths, notes = client_paths(folder)
-    if holds_sequences(paths[0]):
+    if holds(paths[0], TOKENS):
         return _read_sequences(folder, paths, how, notes)
     if how.vocabulary is not None:
         raise UserError(
@@ -208,7 +208,7 @@ def _read_sequences(folder: Path, paths: Sequence[Path], how: Reading, notes: Se
     if how.task is not None:
         raise UserError(f"{folder} holds sequences of tokens, of which the next one is predicted: leave out `task`.")
     found = read_sequences(folder, paths, how.labels, how.vocabulary, notes)
-    if how.person_rules is None and PERSON_ARRAY not in read_npz(paths[0]):
+    if how.person_rules is None and not any(holds(path, PERSON_ARRAY) for path in paths):
         return found
     files = [read_arrays(path, how.person_rules) for path in paths]
     assert found.owner is not None

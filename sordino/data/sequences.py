@@ -25,13 +25,13 @@ UNDECLARED = (
 )
 
 
-def holds_sequences(path: Path) -> bool:
-    """Whether a client's file holds sequences of tokens; not where it cannot be read, which its reader tells."""
+def holds(path: Path, name: str) -> bool:
+    """Whether a client's file holds an array of that name; not where it cannot be read, which its reader tells."""
     if path.suffix.lower() != ".npz":
         return False
     try:
         with zipfile.ZipFile(path) as packed:
-            return f"{TOKENS}.npy" in packed.namelist()
+            return f"{name}.npy" in packed.namelist()
     except (OSError, zipfile.BadZipFile, NotImplementedError):  # the last for a version of the format that is not known
         return False
 

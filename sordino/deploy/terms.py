@@ -89,7 +89,8 @@ class AtSites(Calibration):
     entries: int = 0
     """Most entries that leave in one step, where whole clients are protected."""
     parameters: int = 0
-    """Parameters of the network, or cells of the histogram of test records where these are more."""
+    """Parameters of the network, or entries of a sum over test records or of the statistics of targets, where these
+    are more."""
     cells: int = 0
     """Cells of the histogram of test records; none where it is not paid for."""
     sites: int = 1
@@ -228,7 +229,7 @@ class Declared(Facts):
             evaluation_share=experiment.evaluation_share,
             cells=cells,
             entries=max(sum(_width(release, learner) for release in one.values()) for one in steps.values()),
-            parameters=max(learner.layout.size, cells),
+            parameters=max(learner.layout.size, cells, learner.task.counted),
             sites=1 if self.persons is None else self.persons.max_sites,
             sums=(
                 max(sum(release.drawn for release in one.values()) for one in steps.values()),

@@ -49,6 +49,7 @@ from sordino.features.projection import (
     shipped,
 )
 from sordino.features.scattering import Scattering, StandardisedOrders
+from sordino.federation.purity import Homes, classes_of, first_change
 from sordino.models.checks import (
     find_change_in_evaluation,
     find_change_since,
@@ -120,10 +121,12 @@ class Extractor:
 
     def compute(self, x: Tensor, device: str = "cpu") -> Iterator[np.ndarray]:
         """Compute the features of records, some at a time; values that are not finite are refused, and so is a module
-        that holds something else afterwards."""
+        that holds something else afterwards, or whose classes and files do."""
         own = self.choice.is_own
         module = OneRecordAtATime.of(self.module.to(device), self.shape, device) if own else self.module
         before = held_by(self.module) if own else {}
+        homes = Homes.of(classes_of(self.module) if own else [], self.module)
+        seen = homes.seen({}, self.module)
         for part in in_parts(module, x, device):
             if not np.isfinite(part).all():
                 raise UserError(
@@ -132,6 +135,7 @@ class Extractor:
                 )
             yield part
         changed = find_change_since(before, self.module) if own else None
+        changed = changed or first_change(seen, homes.seen({}, self.module))
         if changed is not None:
             raise UserError(f"The {changed} of the features {self.choice.describe()!r} {CHANGES}")
 

@@ -24,7 +24,8 @@ import itertools
 import pickle
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import BuiltinMethodType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
@@ -83,8 +84,7 @@ class Surroundings:
         self._last: dict[str, Any] | None = None
         self._lazy = {name for kind in type(method).__mro__ for name in _lazy(kind)}
         self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
-        layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
-        written = [kind for kind in layers if _root(kind) not in NETWORKS and kind not in self._classes]
+        written = [kind for kind in classes_of(learner.written) if kind not in self._classes]
         if written:
             mode = learner.module.training
             with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -93,8 +93,7 @@ class Surroundings:
                     learner.module(example)
             learner.module.train(mode)
         self._classes += written
-        names = dict.fromkeys([kind.__module__ for kind in self._classes] + _modules_of_hooks(learner.written))
-        self._modules = [sys.modules[name] for name in names if name in sys.modules]
+        self._homes = Homes.of(self._classes, learner.written)
 
     @contextlib.contextmanager
     def unchanged(self, what: str) -> Iterator[None]:
@@ -105,13 +104,13 @@ class Surroundings:
         if self._refusal is not None:
             raise UserError(self._refusal)
         # Nobody else has the copies of method and network in hand; a user's classes and modules are everybody's.
-        before = self._seen() if self._modules or self._last is None else self._last
+        before = self._seen() if self._homes.modules or self._last is None else self._last
         yield
         after = self._last = self._seen()
-        changed = [name for name in {**before, **after} if before.get(name, Same(before)) != after.get(name)]
-        if changed:
+        changed = first_change(before, after)
+        if changed is not None:
             self._refusal = (
-                f"The {what} changed {changed[0]}, through which others could learn of its client's records past the "
+                f"The {what} changed {changed}, through which others could learn of its client's records past the "
                 "gate: let a step return what it sends and keeps, and let neither it nor a network change anything "
                 "that outlives it."
             )
@@ -120,15 +119,47 @@ class Surroundings:
     def _seen(self) -> dict[str, Any]:
         """Snapshots of everything that a step must not change, by name."""
         found = {f"self.{name}": value for name, value in vars(self._method).items() if name not in self._lazy}
-        if self._modules:  # somebody else's code has the network in its hands
+        if self._homes.modules:  # somebody else's code has the network in its hands
             held = {name: value for name, value in vars(self._learner).items() if name not in WORKED_IN}
             found |= {f"data.learner.{name}": value for name, value in held.items()}
-        for kind in self._classes:
+        return self._homes.seen(found, self._learner.written)
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Classes and modules in which a user wrote code."""
+
+    classes: Sequence[type]
+    modules: Sequence[ModuleType]
+
+    @classmethod
+    def of(cls, classes: Sequence[type], network: nn.Module) -> Homes:
+        """Find the modules of some classes, and of what is attached to the layers of a `network` to be called."""
+        names = dict.fromkeys([kind.__module__ for kind in classes] + _modules_of_hooks(network))
+        return cls(classes, [sys.modules[name] for name in names if name in sys.modules])
+
+    def seen(self, held: Mapping[str, Any], network: nn.Module) -> dict[str, Any]:
+        """Return snapshots, by name, of what the classes and modules hold, and of more that is `held`; `network` is as
+        for `Look`."""
+        found = dict(held)
+        for kind in self.classes:
             found |= {f"{kind.__qualname__}.{name}": value for name, value in _chosen_by_user(vars(kind))}
-        for module in self._modules:
+        for module in self.modules:
             found |= {f"{module.__name__}.{name}": value for name, value in _chosen_by_user(vars(module))}
-        look = Look({module.__name__ for module in self._modules}, self._learner.written)
+        look = Look({module.__name__ for module in self.modules}, network)
         return {name: look.at(value, DEPTH) for name, value in found.items()}
+
+
+def classes_of(network: nn.Module) -> list[type]:
+    """Return the classes of a network's layers that a user wrote."""
+    layers = dict.fromkeys(kind for part in network.modules() for kind in type(part).__mro__)
+    return [kind for kind in layers if _root(kind) not in NETWORKS]
+
+
+def first_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """Return the name of the first snapshot that differs; None where all are equal."""
+    names = {**before, **after}
+    return next((name for name in names if before.get(name, Same(before)) != after.get(name)), None)
 
 
 class Look:

@@ -252,3 +252,13 @@ def test_a_draft_asks_whether_codes_name_persons(column: str, codes: list[str], 
 def test_a_draft_takes_nothing_else_for_persons(column: str, codes: list[str], tmp_path: Path) -> None:
     made = drafted(tmp_path / "one", column, codes)
     assert not any("whom a row is about" in question for question in made.questions)
+
+
+@pytest.mark.parametrize("silent", ["a", "b"])
+def test_sequences_say_whom_they_are_about_in_all_files_or_in_none(tmp_path: Path, silent: str) -> None:
+    """Whichever file says nothing: with the first one, records would be protected where persons were meant."""
+    for client in ("a", "b"):
+        codes = {} if client == silent else {"person": np.arange(6) // 2}
+        np.savez(tmp_path / f"{client}.npz", tokens=np.arange(24).reshape(6, 4) % 5, **codes)
+    with pytest.raises(UserError, match=rf"{silent}\.npz does not say whom its records are about, but others do"):
+        load(str(tmp_path))

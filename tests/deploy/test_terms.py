@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.data.schema import Label, NumberColumn, Schema
+from sordino.data.schema import Event, Label, NumberColumn, Schema, Time
 from sordino.deploy.server.coordinator import check_deployable
 from sordino.deploy.site.session import Session
 from sordino.deploy.terms import terms_of
@@ -22,7 +22,7 @@ from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.client_level_plan import multiplier_for
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger, Row
-from sordino.privacy.release import Average, Charge, Gradients
+from sordino.privacy.release import Average, Charge, Gradients, Public
 from sordino.privacy.unit import Unit
 from sordino.store.spending import planned, to_be_kept, whole
 
@@ -212,3 +212,17 @@ def test_of_a_site_s_records_its_budget_is_planned() -> None:
     assert whole(terms, Ledger(3, Unit.RECORD)).rows == []
     row = Row.of((0, 0, "local", "plan"), [0], Charge.promised([(3.0, terms.budget.delta)]))
     assert whole(terms, Ledger(terms.schedule.clients, Unit.RECORD, [row])).epsilon(terms.budget.delta)["server"] == 3
+
+
+def test_statistics_of_targets_that_are_longer_than_the_model_are_paid_for_too() -> None:
+    """Events and records last seen, by interval: eight numbers beside a network of seven."""
+    inputs = {name: NumberColumn(range=(0.0, 1.0), public=True) for name in "abc"}
+    outcomes = {"months": Time(cuts=(6.0, 12.0, 24.0, 36.0), public=True), "relapse": Event(values=("no", "yes"))}
+    keys = {"table": Schema(columns={**inputs, **outcomes}), "clients": 5, "records_each": 1000, "epsilon": 4.0}
+    terms = terms_of(Experiment.make({**keys, "method": "dp-fedsgd", "rounds": 3}))
+    counted = terms.learner.task.counted
+    assert (counted, terms.learner.layout.size) == (8, 7)
+    public = Public({"groups": counted}, range(5), {}, terms.learner.layout.layers)
+    rows = terms.ledger().charge(terms.steps()["count"], 0, 0, "count", terms.allowance, public)
+    terms.check_reserved(rows)
+    assert rows[0].entries == terms.calibration.parameters == 8

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from helpers import QUICK_KEYS, refused
 
@@ -297,3 +298,52 @@ def test_a_run_with_other_frozen_weights_is_not_taken_up(backbone: Callable[[str
     name = Store(tmp_path).all()[0].run
     backbone(CHANGES["frozen weights"])
     assert "other weights of these" in refused("resume", name, "--store", tmp_path)
+
+
+def identity_of_files(folder: Path, **keys: Any) -> str:
+    common = {"method": "dp-fedsgd", "epsilon": 4.0, "delta": 1e-4, "rounds": 2, "workers": 1, "model": None}
+    return prepare(Experiment.make({**common, "data": str(folder), "allow_vacuous_delta": True, **keys})).identity
+
+
+def test_cuts_that_were_read_from_others_are_another_experiment(tmp_path: Path) -> None:
+    """The records of the two clients and the ends of their times are the same, what their gradients are is not: with
+    equal noise the difference of two sums would be that of the raw ones."""
+    found = set()
+    for name, times in (("one", (10, 20, 30, 48)), ("other", (13, 17, 33, 48))):
+        folder = tmp_path / name
+        folder.mkdir()
+        for client, own in (("a", range(1, 49)), ("b", range(1, 49)), ("c", times * 12)):
+            rows = [f"{place},{time},{time % 2}" for place, time in enumerate(own)]
+            (folder / f"{client}.csv").write_text("\n".join(["x,months,relapse", *rows]) + "\n")
+        keys = {"task": "survival", "label": "months", "event": "relapse", "clients": 2, "model": "hazards"}
+        found.add(identity_of_files(folder, **keys))
+    assert len(found) == 2
+
+
+def test_other_persons_among_the_test_records_are_another_experiment(tmp_path: Path) -> None:
+    """Each counts as one in the evaluation that is paid for: its noise is not that of other persons'."""
+    x, y = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20) % 2
+    found = set()
+    for name, tested in (("one", "aabbccddee"), ("other", "aaabccddee")):
+        folder = tmp_path / name
+        folder.mkdir()
+        for client in ("a", "b"):
+            arrays = {"x": x + ord(client), "y": y, "x_test": x[:10] - ord(client), "y_test": y[:10]}
+            codes = {"person": np.arange(20) // 2 + 100, "person_test": np.array(list(tested))}
+            np.savez(folder / f"{client}.npz", **arrays, **codes)
+        found.add(identity_of_files(folder, evaluation_share=0.1, model="logistic"))
+    assert len(found) == 2
+
+
+def test_another_class_that_is_looked_for_is_another_evaluation(tmp_path: Path) -> None:
+    """Renamed labels decide nothing but what test records are counted by."""
+    found: dict[float, set[str]] = {}
+    x, y = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20) % 2
+    for name, labels in (("one", ("healthy", "ill")), ("other", ("0", "1")), ("third", ("a", "b"))):
+        folder = tmp_path / name
+        folder.mkdir()
+        for client in ("a", "b"):
+            np.savez(folder / f"{client}.npz", x=x + ord(client), y=np.array(labels)[y])
+        for share in (0.0, 0.1):
+            found.setdefault(share, set()).add(identity_of_files(folder, evaluation_share=share, model="logistic"))
+    assert [len(one) for one in found.values()] == [1, 3]

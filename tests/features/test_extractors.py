@@ -65,6 +65,20 @@ class Late(nn.Module):
         self.most[0] = max(self.most[0], float(x.detach().max()))
         return x.flatten(1) / self.most[0]
 
+class LateInClass(nn.Module):
+    most = 2.0**10
+    def forward(self, x):
+        kind = type(self)
+        kind.most = max(kind.most, float(x.detach().max()))
+        return x.flatten(1) / kind.most
+
+MOST = [2.0**10]
+
+class LateInFile(nn.Module):
+    def forward(self, x):
+        MOST[0] = max(MOST[0], float(x.detach().max()))
+        return x.flatten(1) / MOST[0]
+
 class Shifted(nn.Module):
     by = 1.0
     def __init__(self):
@@ -243,10 +257,14 @@ def test_each_kind_of_machine_computes_its_own_features(tmp_path: Path, monkeypa
     assert len(list(tmp_path.glob("*.npy"))) == 2
 
 
-def test_what_begins_to_remember_after_its_trial_is_refused(own: Path) -> None:
-    found = made({"extractor": "backbone:Late", "trained_on": "nothing"})
+@pytest.mark.parametrize(
+    ("name", "what"), [("Late", "'most'"), ("LateInClass", "LateInClass.most"), ("LateInFile", "backbone.MOST")]
+)
+def test_what_begins_to_remember_after_its_trial_is_refused(own: Path, name: str, what: str) -> None:
+    """Wherever it remembers: one record would move the features of all that follow."""
+    found = made({"extractor": f"backbone:{name}", "trained_on": "nothing"})
     found.apply(records(3))
-    with pytest.raises(UserError, match=r"most.*must be frozen"):
+    with pytest.raises(UserError, match=rf"{what}.*must be frozen"):
         found.apply(2000 * records(4))
 
 
