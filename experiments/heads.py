@@ -321,7 +321,10 @@ def cell_table(store: Path) -> str:
     left: dict[tuple[str, str], list[str]] = {}
     for bench, side, budget in missing:
         left.setdefault((bench, side), []).append(budget)
-    told = [f"- {bench}, {side}: epsilon {', '.join(budgets)}" for (bench, side), budgets in left.items()]
+    told = [
+        f"- {bench}, {side}" + ("" if len(budgets) == len(EPSILONS) else f": epsilon {', '.join(budgets)}")
+        for (bench, side), budgets in left.items()
+    ]
     return "\n".join([*rows, "", "Not run:" if told else "Everything was run.", "", *told, ""])
 
 
