@@ -137,40 +137,35 @@ class Cell:
 
     def run(self, folder: Path | None, personal: str) -> dict[str, Any]:
         """Run the cell on the data sets in `folder`, by default where they usually lie, and return its line."""
-        bench = BENCHES[self.bench]
+        bench, settings = BENCHES[self.bench], dict(self.settings)
         keys = bench.keys | ({"features": bench.features} if self.side == "head" else {"model": "lenet"})
         keys |= {"privacy": "none"} if self.epsilon is None else {"epsilon": self.epsilon}
-        settings = dict(self.settings)
-        if "rounds" in settings:
-            keys["rounds"] = settings.pop("rounds")
+        keys |= {"rounds": settings.pop("rounds")} if "rounds" in settings else {}
+        keys |= {"seed": self.seed, "personal": personal, "set": settings, "data_dir": folder}
+        keys |= {"workers": 1, "evaluate_every": 1_000_000}
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as store:
-            found = sordino.run(
-                **keys,
-                **{"seed": self.seed, "personal": personal, "set": settings, "data_dir": folder, "store": store},
-                **{"workers": 1, "evaluate_every": 1_000_000},
-            )
-        figures = {"global": found["accuracy"]["global"]}
-        tenth = {} if personal == "blend" else {"global": found["fairness"]["worst_tenth"]}
+            found = sordino.run(**keys, store=store)
+        figures, tenth = {"global": found["accuracy"]["global"]}, {"global": found["fairness"]["worst_tenth"]}
         if personal == "blend":
-            blend = found["blend"]
-            figures |= {"alone": blend["accuracy"]["local"], "blend": blend["accuracy"]["blend"]}
-            tenth = {"alone": blend["worst_tenth"]["local"]}
-            tenth |= {name: blend["worst_tenth"][name] for name in ("global", "blend")}
-        line = {"bench": self.bench, "side": self.side, "epsilon": self.epsilon, "seed": self.seed}
+            accuracy, tenths = found["blend"]["accuracy"], found["blend"]["worst_tenth"]
+            figures |= {"alone": accuracy["local"], "blend": accuracy["blend"]}
+            tenth = {"alone": tenths["local"], "global": tenths["global"], "blend": tenths["blend"]}
+        line: dict[str, Any] = {"bench": self.bench, "side": self.side, "epsilon": self.epsilon, "seed": self.seed}
         line |= {"settings": self.settings, "parameters": found["parameters"], "clients": found["clients"]}
         return {"key": self.key, **line, **figures, "tenth": tenth, "seconds": time.monotonic() - begin}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """Finished lines of a file; one that was cut off at the end is left out."""
-    whole = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(one) for one in whole if one.endswith("\n")]
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(one) for one in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def work(cells: list[Cell], path: Path, folder: Path | None, keeps_all: bool = False) -> None:
     """Run the cells that have no line yet, and add a line for each as soon as it is finished."""
     found = {one["key"]: one for one in lines(path)}
+    path.write_text("".join(json.dumps(one) + "\n" for one in found.values()))  # without a line that was cut off
     left = [cell for cell in cells if cell.key not in found]
     spent: dict[tuple[str, str], list[float]] = {}
     for one in found.values():
@@ -307,7 +302,7 @@ def cell_table(store: Path) -> str:
     found: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
     for one in lines(store / "cells.jsonl"):
         found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
-    missing = []
+    left: dict[tuple[str, str], list[str]] = {}
     for bench in BENCHES:
         for epsilon in EPSILONS:
             for side in SIDES:
@@ -317,10 +312,7 @@ def cell_table(store: Path) -> str:
                     figures = " | ".join(_figures(made, name) for name in ("alone", "global", "blend"))
                     rows.append(f"| {bench} | {side} | {budget} | {len(made)} | {figures} |")
                 else:
-                    missing.append((bench, side, budget))
-    left: dict[tuple[str, str], list[str]] = {}
-    for bench, side, budget in missing:
-        left.setdefault((bench, side), []).append(budget)
+                    left.setdefault((bench, side), []).append(budget)
     told = [
         f"- {bench}, {side}" + ("" if len(budgets) == len(EPSILONS) else f": epsilon {', '.join(budgets)}")
         for (bench, side), budgets in left.items()
