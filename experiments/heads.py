@@ -110,16 +110,17 @@ BENCHES = {
         for number in (10, 20)
     },
 }
-FIRST: list[tuple[str, str, Epsilons]] = [
+Entry = tuple[str, str, Epsilons]
+SINGLE: list[Entry] = [
     (WRITERS, "head", (8.0, 2.0)),
     ("femnist in 10 silos", "head", (1.0,)),
     ("femnist in 10 silos", "LeNet", (1.0,)),
-    (FEWER, "head", (8.0, 2.0)),
-    (FEWER, "LeNet", (8.0, 2.0)),
 ]
-LAST: list[tuple[str, str, Epsilons]] = [(WRITERS, "LeNet", EPSILONS)]
-OTHERS = [(bench, side, EPSILONS) for bench in BENCHES for side in SIDES if (bench, side) != (WRITERS, "LeNet")]
-ORDER = [*FIRST, *OTHERS, *LAST]
+CLIENT_LEVEL = [name for name, bench in BENCHES.items() if bench.level == "client"]
+FIRST: list[Entry] = [(bench, side, (8.0, 2.0)) for bench in CLIENT_LEVEL for side in SIDES]
+EVERYTHING: list[Entry] = [(bench, side, EPSILONS) for bench in BENCHES for side in SIDES]
+LAST = (WRITERS, "LeNet")
+ORDER = sorted([*SINGLE, *FIRST, *EVERYTHING], key=lambda entry: entry[:2] == LAST)
 """Benches, sides and budgets in the order in which they are run; a cell that occurs twice is run once."""
 
 
