@@ -34,14 +34,14 @@ EPSILONS: Epsilons = (8.0, 2.0, 1.0, None)
 SIDES = ("head", "LeNet")
 Settings = dict[str, Any]
 
-NORMALISED: Settings = {"rounds": 10, "epochs": 2, "clipping": "normalised"}
+LENET: Settings = {"rounds": 10, "epochs": 3, "batch": 4}
 SUMS: Settings = {"rounds": 100, "sampling": 0.05}
 GRIDS: dict[tuple[str, str], list[Settings]] = {
     ("client", "head"): [{"clip": 15.0}, {"clip": 30.0}, {"clip": 60.0}],
     ("client", "LeNet"): [
-        {"rounds": 10, "epochs": 2, "clipping": "quantile"},
-        {**NORMALISED, "clip": 1.0},
-        {**NORMALISED, "clip": 2.0},
+        {**LENET, "clipping": "quantile"},
+        {**LENET, "clipping": "normalised", "clip": 1.0},
+        {**LENET, "clipping": "normalised", "clip": 2.0},
     ],
     ("record", "head"): [{"walk": 0.15}, {"walk": 0.3}, {"walk": 0.6}],
     ("record", "LeNet"): [
@@ -111,7 +111,7 @@ BENCHES = {
     },
 }
 Entry = tuple[str, str, Epsilons]
-SINGLE: list[Entry] = [
+BARS: list[Entry] = [
     (WRITERS, "head", (8.0, 2.0)),
     ("femnist in 10 silos", "head", (1.0,)),
     ("femnist in 10 silos", "LeNet", (1.0,)),
@@ -120,7 +120,7 @@ CLIENT_LEVEL = [name for name, bench in BENCHES.items() if bench.level == "clien
 FIRST: list[Entry] = [(bench, side, (8.0, 2.0)) for bench in CLIENT_LEVEL for side in SIDES]
 EVERYTHING: list[Entry] = [(bench, side, EPSILONS) for bench in BENCHES for side in SIDES]
 LAST = (WRITERS, "LeNet")
-ORDER = sorted([*SINGLE, *FIRST, *EVERYTHING], key=lambda entry: entry[:2] == LAST)
+ORDER = sorted([*BARS, *FIRST, *EVERYTHING], key=lambda entry: entry[:2] == LAST)
 """Benches, sides and budgets in the order in which they are run; a cell that occurs twice is run once."""
 
 
@@ -269,7 +269,8 @@ def choices(store: Path) -> dict[tuple[str, str, float], Settings]:
     """By bench, side and budget of the tries, the settings with the best shared model, where all were tried."""
     found: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
     for one in lines(store / "tries.jsonl"):
-        found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
+        if one["settings"] in GRIDS[BENCHES[one["bench"]].level, one["side"]]:
+            found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
     return {
         which: max(made, key=lambda one: float(one["global"]))["settings"]
         for which, made in found.items()
