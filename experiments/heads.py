@@ -34,14 +34,14 @@ EPSILONS: Epsilons = (8.0, 2.0, 1.0, None)
 SIDES = ("head", "LeNet")
 Settings = dict[str, Any]
 
-NORMALISED: Settings = {"rounds": 10, "epochs": 2, "clipping": "normalised"}
+LENET: Settings = {"rounds": 10, "epochs": 3, "batch": 4}
 SUMS: Settings = {"rounds": 100, "sampling": 0.05}
 GRIDS: dict[tuple[str, str], list[Settings]] = {
     ("client", "head"): [{"clip": 15.0}, {"clip": 30.0}, {"clip": 60.0}],
     ("client", "LeNet"): [
-        {"rounds": 10, "epochs": 2, "clipping": "quantile"},
-        {**NORMALISED, "clip": 1.0},
-        {**NORMALISED, "clip": 2.0},
+        {**LENET, "clipping": "quantile"},
+        {**LENET, "clipping": "normalised", "clip": 1.0},
+        {**LENET, "clipping": "normalised", "clip": 2.0},
     ],
     ("record", "head"): [{"walk": 0.15}, {"walk": 0.3}, {"walk": 0.6}],
     ("record", "LeNet"): [
@@ -63,6 +63,8 @@ class Bench:
     level: str
     clients: int | None = None
     records: int | None = None
+    each: int | None = None
+    """Largest number of training records of each writer of FEMNIST."""
     partition: str | None = None
     tuned_as: str | None = None
     """Bench whose choice is taken over."""
@@ -85,19 +87,21 @@ class Bench:
 
 def clients(data: str) -> Bench:
     """300 clients with 20 images each and skewed labels."""
-    return Bench(data, "client", 300, 6000, "dirichlet:0.5,min=10")
+    return Bench(data, "client", 300, 6000, partition="dirichlet:0.5,min=10")
 
 
 def silos(data: str, number: int, records: int | None = None, keeps: tuple[str, ...] = ()) -> Bench:
     """Some silos with equal shares of the images; the choice made in 10 silos serves in 20."""
     tuned_as = None if number == 10 else f"{data} in 10 silos"
-    return Bench(data, "record", number, records, "iid", tuned_as, keeps)
+    return Bench(data, "record", number, records, partition="iid", tuned_as=tuned_as, keeps=keeps)
 
 
-WRITERS, FEWER = "femnist, all records", "femnist, 6,000 records"
+EACH = 20
+"""Training records of each writer on the bench on which LeNet is affordable."""
+WRITERS, FEWER = "femnist, all records", f"femnist, {EACH} records each"
 BENCHES = {
     WRITERS: Bench("femnist", "client"),
-    FEWER: Bench("femnist", "client", records=6_000),
+    FEWER: Bench("femnist", "client", each=EACH),
     **{f"{data}, 300 clients": clients(data) for data in ("fashion-mnist", "mnist", "cifar10")},
     **{f"femnist in {number} silos": silos("femnist", number, keeps=SIDES) for number in (10, 20)},
     **{
@@ -106,16 +110,17 @@ BENCHES = {
         for number in (10, 20)
     },
 }
-FIRST: list[tuple[str, str, Epsilons]] = [
+Entry = tuple[str, str, Epsilons]
+BARS: list[Entry] = [
     (WRITERS, "head", (8.0, 2.0)),
     ("femnist in 10 silos", "head", (1.0,)),
     ("femnist in 10 silos", "LeNet", (1.0,)),
-    (FEWER, "head", (8.0, 2.0)),
-    (FEWER, "LeNet", (8.0, 2.0)),
 ]
-LAST: list[tuple[str, str, Epsilons]] = [(WRITERS, "LeNet", EPSILONS)]
-OTHERS = [(bench, side, EPSILONS) for bench in BENCHES for side in SIDES if (bench, side) != (WRITERS, "LeNet")]
-ORDER = [*FIRST, *OTHERS, *LAST]
+CLIENT_LEVEL = [name for name, bench in BENCHES.items() if bench.level == "client"]
+FIRST: list[Entry] = [(bench, side, (8.0, 2.0)) for bench in CLIENT_LEVEL for side in SIDES]
+EVERYTHING: list[Entry] = [(bench, side, EPSILONS) for bench in BENCHES for side in SIDES]
+LAST = (WRITERS, "LeNet")
+ORDER = sorted([*BARS, *FIRST, *EVERYTHING], key=lambda entry: entry[:2] == LAST)
 """Benches, sides and budgets in the order in which they are run; a cell that occurs twice is run once."""
 
 
@@ -137,47 +142,44 @@ class Cell:
 
     def run(self, folder: Path | None, personal: str) -> dict[str, Any]:
         """Run the cell on the data sets in `folder`, by default where they usually lie, and return its line."""
-        bench = BENCHES[self.bench]
+        bench, settings = BENCHES[self.bench], dict(self.settings)
         keys = bench.keys | ({"features": bench.features} if self.side == "head" else {"model": "lenet"})
         keys |= {"privacy": "none"} if self.epsilon is None else {"epsilon": self.epsilon}
-        settings = dict(self.settings)
-        if "rounds" in settings:
-            keys["rounds"] = settings.pop("rounds")
+        keys |= {"rounds": settings.pop("rounds")} if "rounds" in settings else {}
+        keys |= {"seed": self.seed, "personal": personal, "set": settings, "data_dir": folder}
+        keys |= {"workers": 1, "evaluate_every": 1_000_000}
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as store:
-            found = sordino.run(
-                **keys,
-                **{"seed": self.seed, "personal": personal, "set": settings, "data_dir": folder, "store": store},
-                **{"workers": 1, "evaluate_every": 1_000_000},
-            )
-        figures = {"global": found["accuracy"]["global"]}
-        tenth = {} if personal == "blend" else {"global": found["fairness"]["worst_tenth"]}
+            found = sordino.run(**keys, store=store)
+        figures, tenth = {"global": found["accuracy"]["global"]}, {"global": found["fairness"]["worst_tenth"]}
         if personal == "blend":
-            blend = found["blend"]
-            figures |= {"alone": blend["accuracy"]["local"], "blend": blend["accuracy"]["blend"]}
-            tenth = {"alone": blend["worst_tenth"]["local"]}
-            tenth |= {name: blend["worst_tenth"][name] for name in ("global", "blend")}
-        line = {"bench": self.bench, "side": self.side, "epsilon": self.epsilon, "seed": self.seed}
+            accuracy, tenths = found["blend"]["accuracy"], found["blend"]["worst_tenth"]
+            figures |= {"alone": accuracy["local"], "blend": accuracy["blend"]}
+            tenth = {"alone": tenths["local"], "global": tenths["global"], "blend": tenths["blend"]}
+        line: dict[str, Any] = {"bench": self.bench, "side": self.side, "epsilon": self.epsilon, "seed": self.seed}
         line |= {"settings": self.settings, "parameters": found["parameters"], "clients": found["clients"]}
         return {"key": self.key, **line, **figures, "tenth": tenth, "seconds": time.monotonic() - begin}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """Finished lines of a file; one that was cut off at the end is left out."""
-    whole = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(one) for one in whole if one.endswith("\n")]
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(one) for one in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def work(cells: list[Cell], path: Path, folder: Path | None, keeps_all: bool = False) -> None:
-    """Run the cells that have no line yet, and add a line for each as soon as it is finished."""
+def work(cells: list[Cell], store: Path, tuning: bool) -> None:
+    """Run the tries or cells that have no line yet, and add a line for each as soon as it is finished."""
+    path = store / ("tries.jsonl" if tuning else "cells.jsonl")
     found = {one["key"]: one for one in lines(path)}
+    path.write_text("".join(json.dumps(one) + "\n" for one in found.values()))  # without a line that was cut off
     left = [cell for cell in cells if cell.key not in found]
     spent: dict[tuple[str, str], list[float]] = {}
     for one in found.values():
         spent.setdefault((one["bench"], one["side"]), []).append(one["seconds"])
     for place, cell in enumerate(left):
-        keeps = keeps_all or cell.side in BENCHES[cell.bench].keeps
-        line = cell.run(folder, "own" if keeps else "blend")
+        bench = BENCHES[cell.bench]
+        personal = "own" if tuning or cell.side in bench.keeps else "blend"
+        line = cell.run(data_folder(store, bench, tuning), personal)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         spent.setdefault((cell.bench, cell.side), []).append(line["seconds"])
@@ -193,39 +195,43 @@ def _remaining(left: list[Cell], spent: dict[tuple[str, str], list[float]]) -> s
     return f"about {sum(known) / 60:.0f} min left" + (f", and {unknown} cells not yet timed" if unknown else "")
 
 
-def tuning_data(store: Path) -> Path:
-    """Folder of data sets whose test records no reported figure is measured on.
+def data_folder(store: Path, bench: Bench, tuning: bool) -> Path | None:
+    """Folder of a bench's data sets; None for the usual one.
 
-    FEMNIST: the training records, a fifth of each writer's held out in the place of the published test split. Others:
-    the images of the published test split, which reported runs do not use, in the place of the training split.
+    For tuning, test records are such that no reported figure is measured on. FEMNIST: the training records, a fifth of
+    each writer's held out in the place of the published test split. Others: the images of the published test split,
+    which reported runs do not use, in the place of the training split.
     """
-    folder = store / "tuning-data"
-    if (folder / "done").exists():
-        return folder
-    for bench in BENCHES.values():
-        place = folder / bench.data
+    if not tuning and bench.each is None:
+        return None
+    folder = store / ("" if bench.each is None else f"{bench.each}-each") / ("tuning-data" if tuning else "data")
+    for data in dict.fromkeys(one.data for one in BENCHES.values() if one.each == bench.each):
+        place = folder / data
         if not place.exists():
-            place.mkdir(parents=True)
-            {"femnist": _hold_out, "cifar10": _cut}.get(bench.data, _exchange)(_folder_of(bench.data), place)
-    (folder / "done").touch()
+            unfinished = Path(tempfile.mkdtemp(dir=store))
+            known = source(data)
+            published = next(one for one in places(data, None) if not missing_files(known, one)).resolve()
+            if data == "femnist":
+                _choose_writers(published, unfinished, bench.each, tuning)
+            else:
+                {"cifar10": _cut}.get(data, _exchange)(published, unfinished)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.rename(place)
     return folder
 
 
-def _folder_of(data: str) -> Path:
-    known = source(data)
-    return next(one for one in places(data, None) if not missing_files(known, one)).resolve()
-
-
-def _hold_out(published: Path, place: Path) -> None:
+def _choose_writers(published: Path, place: Path, each: int | None, tuning: bool) -> None:
+    """Write FEMNIST with at most `each` training records of a writer, for tuning without the published test split."""
     arrays = dict(np.load(published / "femnist.npz"))
-    kept = ~arrays["is_test"].astype(bool)
-    arrays |= {name: arrays[name][kept] for name in ("X", "y", "writer")}
-    arrays["is_test"] = np.zeros(kept.sum(), dtype=bool)
-    random = np.random.default_rng(TUNING_SEED)
+    test, random = arrays["is_test"].astype(bool), np.random.default_rng(TUNING_SEED)
+    kept, held_out = ~test if tuning else np.ones_like(test), np.zeros_like(test)
     for writer in range(len(arrays["writer_ids"])):
-        mine = random.permutation(np.flatnonzero(arrays["writer"] == writer))
-        arrays["is_test"][mine[: len(mine) // 5]] = True
-    np.savez_compressed(place / "femnist.npz", **arrays)
+        mine = random.permutation(np.flatnonzero((arrays["writer"] == writer) & ~test))
+        kept[mine[each:]] = each is None
+        held_out[mine[:each][: len(mine[:each]) // 5]] = True
+    arrays["is_test"] = held_out if tuning else test
+    chosen = {name: arrays[name][kept] for name in ("X", "y", "writer", "is_test")}
+    np.savez_compressed(place / "femnist.npz", **{**arrays, **chosen})
 
 
 def _cut(published: Path, place: Path) -> None:
@@ -263,7 +269,8 @@ def choices(store: Path) -> dict[tuple[str, str, float], Settings]:
     """By bench, side and budget of the tries, the settings with the best shared model, where all were tried."""
     found: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
     for one in lines(store / "tries.jsonl"):
-        found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
+        if one["settings"] in GRIDS[BENCHES[one["bench"]].level, one["side"]]:
+            found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
     return {
         which: max(made, key=lambda one: float(one["global"]))["settings"]
         for which, made in found.items()
@@ -281,14 +288,14 @@ def cells(store: Path, bench: str, side: str, epsilons: Epsilons) -> list[Cell]:
 def tune(store: Path) -> None:
     """Make all tries."""
     for entry in ORDER:
-        work(tries(*entry), store / "tries.jsonl", tuning_data(store), keeps_all=True)
+        work(tries(*entry), store, tuning=True)
 
 
 def run(store: Path) -> None:
     """Make the tries and run the cells of one entry of ORDER after the other."""
     for entry in ORDER:
-        work(tries(*entry), store / "tries.jsonl", tuning_data(store), keeps_all=True)
-        work(cells(store, *entry), store / "cells.jsonl", None)
+        work(tries(*entry), store, tuning=True)
+        work(cells(store, *entry), store, tuning=False)
 
 
 def write(store: Path) -> None:
@@ -307,7 +314,7 @@ def cell_table(store: Path) -> str:
     found: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
     for one in lines(store / "cells.jsonl"):
         found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
-    missing = []
+    left: dict[tuple[str, str], list[str]] = {}
     for bench in BENCHES:
         for epsilon in EPSILONS:
             for side in SIDES:
@@ -317,11 +324,11 @@ def cell_table(store: Path) -> str:
                     figures = " | ".join(_figures(made, name) for name in ("alone", "global", "blend"))
                     rows.append(f"| {bench} | {side} | {budget} | {len(made)} | {figures} |")
                 else:
-                    missing.append((bench, side, budget))
-    left: dict[tuple[str, str], list[str]] = {}
-    for bench, side, budget in missing:
-        left.setdefault((bench, side), []).append(budget)
-    told = [f"- {bench}, {side}: epsilon {', '.join(budgets)}" for (bench, side), budgets in left.items()]
+                    left.setdefault((bench, side), []).append(budget)
+    told = [
+        f"- {bench}, {side}" + ("" if len(budgets) == len(EPSILONS) else f": epsilon {', '.join(budgets)}")
+        for (bench, side), budgets in left.items()
+    ]
     return "\n".join([*rows, "", "Not run:" if told else "Everything was run.", "", *told, ""])
 
 
