@@ -27,7 +27,7 @@ from sordino.cli.options import (
     parts,
     taking,
 )
-from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES, FOR_TABLES, in_store
+from sordino.experiment.defaults import DEFAULT_STORE, FEW_SITES, FOR_TABLES, LEAST_RECORDS, in_store
 
 if TYPE_CHECKING:
     from sordino.data.schema import Schema
@@ -351,5 +351,8 @@ def _summing(folder: Path, schema: Schema) -> str:
 
 
 def _level(clients: int, persons: bool) -> str:
-    """Comment on a run with so few clients, which protects single records, or persons, by default."""
-    return f"  # protects {'persons' if persons else 'single records'}" if clients <= FEW_SITES else ""
+    """Comment on a run with so few clients, which protects single records, or persons, where sites have enough."""
+    if clients > FEW_SITES:
+        return ""
+    who, rows = ("persons", "persons") if persons else ("single records", "training records")
+    return f"  # protects {who}, where sites have {LEAST_RECORDS} {rows} or more"

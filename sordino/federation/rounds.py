@@ -97,7 +97,7 @@ def worst_tenth(values: np.ndarray, lower_is_better: bool = False) -> float:
     number = max(1, round(len(known) / 10))
     if lower_is_better:
         return mean(known[-number:])
-    return mean(known[:number].clip(min=0))  # of scores that have no lower bound, bad ones count as 0
+    return mean(known[:number])
 
 
 def gini(values: np.ndarray) -> float:

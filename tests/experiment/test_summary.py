@@ -73,11 +73,11 @@ def test_figures_of_a_part_stand_beside_the_others() -> None:
 
 
 def test_the_worst_tenth_is_that_of_the_metric() -> None:
-    """The largest losses and errors, the smallest scores; of scores that have no lower bound, bad ones count as 0."""
+    """The largest losses and errors, the smallest scores, also those that have no lower bound."""
     values = np.array([*range(1, 21), np.nan], dtype=float)
     assert metric_over_clients(values, lower_is_better=True).worst_tenth == 19.5
     assert metric_over_clients(values, lower_is_better=False).worst_tenth == 1.5
-    assert metric_over_clients(values - 30, lower_is_better=False).worst_tenth == 0
+    assert metric_over_clients(values - 30, lower_is_better=False).worst_tenth == -28.5
 
 
 LATER = {
@@ -130,4 +130,4 @@ def test_the_worst_tenth_of_a_loss_is_its_largest() -> None:
     values = np.array([0.5, np.nan, *np.linspace(1, 2, 19)])
     assert metric_over_clients(values, lower_is_better=True).worst_tenth == pytest.approx((2 + 2 - 1 / 18) / 2)
     assert metric_over_clients(values, lower_is_better=False).worst_tenth == pytest.approx((0.5 + 1) / 2)
-    assert metric_over_clients(np.array([-3.0, 0.5]), lower_is_better=False).worst_tenth == 0
+    assert metric_over_clients(np.array([-3.0, 0.5]), lower_is_better=False).worst_tenth == -3

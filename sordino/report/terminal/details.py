@@ -86,7 +86,7 @@ def _sums_words(sums: PlanOfSums, plan: PlanForRecords) -> list[str]:
     ]
     words += [
         f"{percent(one['share'])} of the budget (of mu^2) pays for the sum {one['release']!r}, which leaves once: each "
-        f"count in it is off by {one['deviation']:.3g} {unit}s (standard deviation), at an epsilon of "
+        f"entry of it is off by {one['deviation']:.3g} {unit}s (standard deviation), at an epsilon of "
         f"{epsilon_text(one['epsilon'])} alone."
         for one in sums.once
     ]
