@@ -60,14 +60,28 @@ class Mailbox:
 
 
 def work_on_cell(packed: Any, files: Any, run: str, place: int, mailbox: Any) -> Sent:
-    """Task of one run; a mailbox that is gone does not keep it from its work."""
+    """Task of one run; a mailbox that is gone does not keep it from its work.
+
+    Ray gives a task's core away while it waits for an answer, and would have more runs than cores at once. So the
+    answer to a report is looked at before the next one, and nothing waits for it.
+    """
     import ray
 
+    asked: list[Any] = []
+
     def tell(what: Any) -> bool:
+        stops = False
         try:
-            return bool(ray.get(mailbox.tell.remote(place, what), timeout=10))
-        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError):
-            return False
+            if asked:
+                known, _ = ray.wait(asked, timeout=0)
+                stops = bool(known and ray.get(known[0]))
+                if not known:  # the mailbox has not come to it yet: it holds the newest report soon enough
+                    return False
+                asked.clear()
+            asked.append(mailbox.tell.remote(place, what))
+        except ray.exceptions.RayError:
+            asked.clear()
+        return stops
 
     return make_run(packed, files, run, tell)
 
