@@ -65,7 +65,7 @@ class Guard:
         self.app, self.secret, self.max_request_bytes = app, secret.encode(), max_request_bytes
         self.registered = False
         self.outdated: dict[str, str | None] = {}
-        """What sites with another protocol told of themselves, by the key that they showed, unchecked."""
+        """Unchecked self-descriptions of sites with another protocol, by the key that each showed."""
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass a request on, or answer it with a refusal."""
