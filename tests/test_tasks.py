@@ -244,6 +244,12 @@ TIME, EVENT = {"kind": "time", "cuts": [1, 5]}, {"kind": "event"}
         ({"t": ["a", "b", "c"]}, None, ("--label=t", "--task=regression"), "has the value 'a': give numbers"),
         ({"t": [1, 2, 3]}, None, ("--label=t", "--task=survival"), "name it with --event"),
         ({"t": [1, 2, 3]}, None, ("--label=t", "--task=survival", "--event=q"), "no column 'q'"),
+        (
+            {"t": [1, 2, 3], "e": ["no", "yes", "no"]},
+            None,
+            ("--label=t", "--task=survival", "--event=e"),
+            "'no', 'yes', which is neither 0 nor 1",
+        ),
         ({"t": [1, 2, 3]}, None, ("--label=t", "--event=t"), "add task = 'survival'"),
         ({"t": [1, 2, 3]}, None, ("--label=t", "--set=target_range=[0,5]"), "add task = 'regression'"),
         (

@@ -301,9 +301,11 @@ class Encoding:
         strange = (found < 0) & ~absent
         if strange.any():
             seen = list(dict.fromkeys(canonical(text) for text, odd in zip(texts, strange, strict=True) if odd))
+            lacking = f"which {'`labels`' if self._source == 'options' else 'the schema'} lacks."
+            if isinstance(column, Event) and self._source == "options":
+                lacking = "which is neither 0 nor 1: write 1 for an event, or name its values in a schema."
             self._problems.append(
-                f"The file {self._table.path} has a record with the {column.kind} {_listed(seen)}, which "
-                f"{'`labels`' if self._source == 'options' else 'the schema'} lacks."
+                f"The file {self._table.path} has a record with the {column.kind} {_listed(seen)}, {lacking}"
                 if label
                 else f"The column {name!r} of {self._table.path} has the value {_listed(seen)}, which the schema lacks "
                 f"({self._where(strange)}){ALIASES[self._source]}."
