@@ -1,15 +1,16 @@
 """Small heads on frozen features beside LeNet on pixels: `experiments/heads.md` says how to run it.
 
-python experiments/heads.py tune STORE
-python experiments/heads.py run STORE
-python experiments/heads.py write STORE
+python experiments/heads.py run [PART/PARTS]
+python experiments/heads.py write
 
-Data sets lie where `sordino data` finds them ($SORDINO_DATA). STORE keeps a line for each try (`tries.jsonl`) and for
-each cell (`cells.jsonl`) as soon as it is finished, so that either command can be stopped and started again.
+Data sets lie where `sordino data` finds them ($SORDINO_DATA). `experiments/results/heads` keeps a line for each try
+(`tries.jsonl`) and for each cell (`cells.jsonl`) as soon as it is finished, so that `run` can be stopped and started
+again, and so that several processes can share the work, each with a part of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -25,6 +26,8 @@ import sordino
 from sordino.data.sources import missing_files, places, source
 
 PAGE = Path(__file__).with_suffix(".md")
+RESULTS = PAGE.parent / "results" / "heads"
+TRIES, CELLS = RESULTS / "tries.jsonl", RESULTS / "cells.jsonl"
 SEEDS = (1, 2, 3)
 """Seeds that are reported."""
 TUNING_SEED = 100
@@ -63,8 +66,6 @@ class Bench:
     level: str
     clients: int | None = None
     records: int | None = None
-    each: int | None = None
-    """Largest number of training records of each writer of FEMNIST."""
     partition: str | None = None
     tuned_as: str | None = None
     """Bench whose choice is taken over."""
@@ -96,12 +97,9 @@ def silos(data: str, number: int, records: int | None = None, keeps: tuple[str, 
     return Bench(data, "record", number, records, partition="iid", tuned_as=tuned_as, keeps=keeps)
 
 
-EACH = 20
-"""Training records of each writer on the bench on which LeNet is affordable."""
-WRITERS, FEWER = "femnist, all records", f"femnist, {EACH} records each"
+WRITERS = "femnist, 296 writers"
 BENCHES = {
     WRITERS: Bench("femnist", "client"),
-    FEWER: Bench("femnist", "client", each=EACH),
     **{f"{data}, 300 clients": clients(data) for data in ("fashion-mnist", "mnist", "cifar10")},
     **{f"femnist in {number} silos": silos("femnist", number, keeps=SIDES) for number in (10, 20)},
     **{
@@ -110,18 +108,12 @@ BENCHES = {
         for number in (10, 20)
     },
 }
-Entry = tuple[str, str, Epsilons]
-BARS: list[Entry] = [
-    (WRITERS, "head", (8.0, 2.0)),
-    ("femnist in 10 silos", "head", (1.0,)),
-    ("femnist in 10 silos", "LeNet", (1.0,)),
-]
-CLIENT_LEVEL = [name for name, bench in BENCHES.items() if bench.level == "client"]
-FIRST: list[Entry] = [(bench, side, (8.0, 2.0)) for bench in CLIENT_LEVEL for side in SIDES]
-EVERYTHING: list[Entry] = [(bench, side, EPSILONS) for bench in BENCHES for side in SIDES]
-LAST = (WRITERS, "LeNet")
-ORDER = sorted([*BARS, *FIRST, *EVERYTHING], key=lambda entry: entry[:2] == LAST)
-"""Benches, sides and budgets in the order in which they are run; a cell that occurs twice is run once."""
+ORDER = [(bench, side) for bench in BENCHES for side in SIDES]
+
+
+def budgets(bench: str) -> Epsilons:
+    """Budgets of a bench. Without privacy, 20 silos with equal shares train the model of 10."""
+    return tuple(one for one in EPSILONS if one is not None or not bench.endswith("in 20 silos"))
 
 
 @dataclass(frozen=True)
@@ -162,76 +154,64 @@ class Cell:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """Finished lines of a file; one that was cut off at the end is left out."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(one) for one in text[: text.rfind("\n") + 1].splitlines()]
+    """Finished lines of a file; one that was cut off is left out."""
+    found = []
+    for one in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(one))
+    return found
 
 
-def work(cells: list[Cell], store: Path, tuning: bool) -> None:
-    """Run the tries or cells that have no line yet, and add a line for each as soon as it is finished."""
-    path = store / ("tries.jsonl" if tuning else "cells.jsonl")
-    found = {one["key"]: one for one in lines(path)}
-    path.write_text("".join(json.dumps(one) + "\n" for one in found.values()))  # without a line that was cut off
-    left = [cell for cell in cells if cell.key not in found]
-    spent: dict[tuple[str, str], list[float]] = {}
-    for one in found.values():
-        spent.setdefault((one["bench"], one["side"]), []).append(one["seconds"])
-    for place, cell in enumerate(left):
+def work(cells: list[Cell], made: Path, tuning: bool) -> None:
+    """Run the tries or cells that have no line yet, and add a line for each as soon as it is finished.
+
+    Args:
+        cells: cells, or tries.
+        made: folder in which data sets for tuning are made.
+        tuning: whether they are tries.
+    """
+    path = TRIES if tuning else CELLS
+    known = {one["key"] for one in lines(path)}
+    for cell in cells:
+        if cell.key in known:
+            continue
         bench = BENCHES[cell.bench]
         personal = "own" if tuning or cell.side in bench.keeps else "blend"
-        line = cell.run(data_folder(store, bench, tuning), personal)
+        line = cell.run(tuning_folder(made) if tuning else None, personal)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        spent.setdefault((cell.bench, cell.side), []).append(line["seconds"])
         told = " ".join(f"{name} {100 * line[name]:.1f}" for name in ("alone", "global", "blend") if name in line)
-        print(f"{place + 1} of {len(left)}: {cell.key}: {told}; {line['seconds']:.0f} s", flush=True)
-        print(f"   {_remaining(left[place + 1 :], spent)}", flush=True)
+        print(f"{cell.key}: {told}; {line['seconds']:.0f} s", flush=True)
 
 
-def _remaining(left: list[Cell], spent: dict[tuple[str, str], list[float]]) -> str:
-    """Sentence on the time that the cells of benches and sides that were measured will take."""
-    known = [float(np.mean(spent[cell.bench, cell.side])) for cell in left if (cell.bench, cell.side) in spent]
-    unknown = len(left) - len(known)
-    return f"about {sum(known) / 60:.0f} min left" + (f", and {unknown} cells not yet timed" if unknown else "")
+def tuning_folder(made: Path) -> Path:
+    """Make the data sets for tuning in the folder `made`, once, and return it.
 
-
-def data_folder(store: Path, bench: Bench, tuning: bool) -> Path | None:
-    """Folder of a bench's data sets; None for the usual one.
-
-    For tuning, test records are such that no reported figure is measured on. FEMNIST: the training records, a fifth of
-    each writer's held out in the place of the published test split. Others: the images of the published test split,
-    which reported runs do not use, in the place of the training split.
+    Their test records are such that no reported figure is measured on. FEMNIST: the training records, a fifth of each
+    writer's held out in the place of the published test split. Others: the images of the published test split, which
+    reported runs do not use, in the place of the training split.
     """
-    if not tuning and bench.each is None:
-        return None
-    folder = store / ("" if bench.each is None else f"{bench.each}-each") / ("tuning-data" if tuning else "data")
-    for data in dict.fromkeys(one.data for one in BENCHES.values() if one.each == bench.each):
-        place = folder / data
+    for data in dict.fromkeys(one.data for one in BENCHES.values()):
+        place = made / data
         if not place.exists():
-            unfinished = Path(tempfile.mkdtemp(dir=store))
             known = source(data)
             published = next(one for one in places(data, None) if not missing_files(known, one)).resolve()
-            if data == "femnist":
-                _choose_writers(published, unfinished, bench.each, tuning)
-            else:
-                {"cifar10": _cut}.get(data, _exchange)(published, unfinished)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.rename(place)
-    return folder
+            place.mkdir()
+            {"femnist": _hold_out, "cifar10": _cut}.get(data, _exchange)(published, place)
+    return made
 
 
-def _choose_writers(published: Path, place: Path, each: int | None, tuning: bool) -> None:
-    """Write FEMNIST with at most `each` training records of a writer, for tuning without the published test split."""
+def _hold_out(published: Path, place: Path) -> None:
+    """Write FEMNIST's training records with a fifth of each writer's as its test records."""
     arrays = dict(np.load(published / "femnist.npz"))
-    test, random = arrays["is_test"].astype(bool), np.random.default_rng(TUNING_SEED)
-    kept, held_out = ~test if tuning else np.ones_like(test), np.zeros_like(test)
+    kept, random = ~arrays["is_test"].astype(bool), np.random.default_rng(TUNING_SEED)
+    held_out = np.zeros_like(kept)
     for writer in range(len(arrays["writer_ids"])):
-        mine = random.permutation(np.flatnonzero((arrays["writer"] == writer) & ~test))
-        kept[mine[each:]] = each is None
-        held_out[mine[:each][: len(mine[:each]) // 5]] = True
-    arrays["is_test"] = held_out if tuning else test
+        mine = random.permutation(np.flatnonzero((arrays["writer"] == writer) & kept))
+        held_out[mine[: len(mine) // 5]] = True
+    arrays["is_test"] = held_out
     chosen = {name: arrays[name][kept] for name in ("X", "y", "writer", "is_test")}
-    np.savez_compressed(place / "femnist.npz", **{**arrays, **chosen})
+    np.savez(place / "femnist.npz", **{**arrays, **chosen})
 
 
 def _cut(published: Path, place: Path) -> None:
@@ -255,9 +235,9 @@ def tuned_at(bench: str, epsilon: float | None) -> tuple[str, float]:
     return BENCHES[bench].tuned_as or bench, budget
 
 
-def tries(bench: str, side: str, epsilons: Epsilons) -> list[Cell]:
-    """Tries that choose the settings of a bench and side at some budgets."""
-    needed = dict.fromkeys(tuned_at(bench, one) for one in epsilons)
+def tries(bench: str, side: str) -> list[Cell]:
+    """Tries that choose the settings of a bench and side."""
+    needed = dict.fromkeys(tuned_at(bench, one) for one in budgets(bench))
     return [
         Cell(name, side, budget, TUNING_SEED, settings)
         for name, budget in needed
@@ -265,10 +245,10 @@ def tries(bench: str, side: str, epsilons: Epsilons) -> list[Cell]:
     ]
 
 
-def choices(store: Path) -> dict[tuple[str, str, float], Settings]:
+def choices() -> dict[tuple[str, str, float], Settings]:
     """By bench, side and budget of the tries, the settings with the best shared model, where all were tried."""
     found: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
-    for one in lines(store / "tries.jsonl"):
+    for one in lines(TRIES):
         if one["settings"] in GRIDS[BENCHES[one["bench"]].level, one["side"]]:
             found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
     return {
@@ -278,45 +258,48 @@ def choices(store: Path) -> dict[tuple[str, str, float], Settings]:
     }
 
 
-def cells(store: Path, bench: str, side: str, epsilons: Epsilons) -> list[Cell]:
-    """Cells of a bench and side at some budgets, whose tries are finished."""
-    chosen = choices(store)
-    settings = {one: chosen[tuned_at(bench, one)[0], side, tuned_at(bench, one)[1]] for one in epsilons}
-    return [Cell(bench, side, one, seed, settings[one]) for one in epsilons for seed in SEEDS]
+def cells(bench: str, side: str) -> list[Cell]:
+    """Cells of a bench and side, whose tries are finished."""
+    chosen = choices()
+    settings = {one: chosen[tuned_at(bench, one)[0], side, tuned_at(bench, one)[1]] for one in budgets(bench)}
+    return [Cell(bench, side, one, seed, settings[one]) for one in budgets(bench) for seed in SEEDS]
 
 
-def tune(store: Path) -> None:
-    """Make all tries."""
-    for entry in ORDER:
-        work(tries(*entry), store, tuning=True)
+def run(part: str = "1/1") -> None:
+    """Make the tries and run the cells of one bench and side after the other.
+
+    Args:
+        part: "2/3" for the second of three processes: benches of one kind of data and a side belong to one of them.
+    """
+    mine, parts = map(int, part.split("/"))
+    kinds = list(dict.fromkeys((BENCHES[bench].tuned_as or bench, side) for bench, side in ORDER))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        for bench, side in ORDER:
+            if kinds.index((BENCHES[bench].tuned_as or bench, side)) % parts == mine - 1:
+                work(tries(bench, side), Path(made), tuning=True)
+                work(cells(bench, side), Path(made), tuning=False)
 
 
-def run(store: Path) -> None:
-    """Make the tries and run the cells of one entry of ORDER after the other."""
-    for entry in ORDER:
-        work(tries(*entry), store, tuning=True)
-        work(cells(store, *entry), store, tuning=False)
-
-
-def write(store: Path) -> None:
+def write() -> None:
     """Write the tables of finished cells and tries into the page."""
     text = PAGE.read_text()
-    for name, table in (("cells", cell_table(store)), ("tries", try_table(store))):
+    for name, table in (("cells", cell_table()), ("tries", try_table())):
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
     PAGE.write_text(text)
 
 
-def cell_table(store: Path) -> str:
+def cell_table() -> str:
     """Table of finished cells, means and spread over seeds, and the list of what was not run."""
     rows = ["| data | side | epsilon | seeds | alone | global | blend |", "|---|---|---|---|---|---|---|"]
     found: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
-    for one in lines(store / "cells.jsonl"):
+    for one in lines(CELLS):
         found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
     left: dict[tuple[str, str], list[str]] = {}
     for bench in BENCHES:
-        for epsilon in EPSILONS:
+        for epsilon in budgets(bench):
             for side in SIDES:
                 made = found.get((bench, side, epsilon), [])
                 budget = "none" if epsilon is None else f"{epsilon:g}"
@@ -326,8 +309,8 @@ def cell_table(store: Path) -> str:
                 else:
                     left.setdefault((bench, side), []).append(budget)
     told = [
-        f"- {bench}, {side}" + ("" if len(budgets) == len(EPSILONS) else f": epsilon {', '.join(budgets)}")
-        for (bench, side), budgets in left.items()
+        f"- {bench}, {side}" + ("" if len(missing) == len(budgets(bench)) else f": epsilon {', '.join(missing)}")
+        for (bench, side), missing in left.items()
     ]
     return "\n".join([*rows, "", "Not run:" if told else "Everything was run.", "", *told, ""])
 
@@ -341,12 +324,12 @@ def _figures(made: list[dict[str, Any]], name: str) -> str:
     return f"{np.mean(values):.1f}{spread} ({100 * np.mean([one['tenth'][name] for one in made]):.1f})"
 
 
-def try_table(store: Path) -> str:
+def try_table() -> str:
     """Table of the tries and their accuracies."""
     rows = ["| data | side | epsilon | shared model's accuracy: settings |", "|---|---|---|---|"]
     found: dict[tuple[str, str, float], list[str]] = {}
-    chosen = choices(store)
-    for one in lines(store / "tries.jsonl"):
+    chosen = choices()
+    for one in lines(TRIES):
         which = one["bench"], one["side"], one["epsilon"]
         settings = ", ".join(f"{key}={value}" for key, value in one["settings"].items())
         text = f"{100 * one['global']:.1f}: {settings}"
@@ -355,6 +338,4 @@ def try_table(store: Path) -> str:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[2])
-    place.mkdir(parents=True, exist_ok=True)
-    {"tune": tune, "run": run, "write": write}[sys.argv[1]](place)
+    {"run": run, "write": write}[sys.argv[1]](*sys.argv[2:])
