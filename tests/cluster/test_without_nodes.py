@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from helpers import QUICK_KEYS, command, refused
 
 from sordino.cluster import node, packing, team
 from sordino.cluster.connection import Cluster, PerRun, check
-from sordino.cluster.study import OnCluster
+from sordino.cluster.study import OnCluster, longest_first
 from sordino.cluster.team import ClusterTeam, host_on
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
@@ -313,6 +314,17 @@ def test_a_run_of_a_study_stops_there_and_comes_back(
         assert not store.get(run).sent
     assert [report.round for report in told] == ([0, 1, 1, 2] if seconds == 0 else [0, 1, 0, 1, 2])
     assert outcome(tmp_path / "store") == here()
+
+
+def test_long_runs_are_sent_first_and_numbered_in_the_order_of_a_study(tmp_path: Path) -> None:
+    cells = [
+        Cell(method, {}, experiment(tmp_path, method=method, seed=seed, rounds=rounds))
+        for method, seed, rounds in [("dp-fedavg", 0, 3), ("feddpa", 0, 3), ("dp-fedavg", 1, 3), ("feddpa", 1, 7)]
+    ]
+    sent = longest_first(cells)  # FedDPA passes over the records twice as often
+    assert [place for place, _ in sent] == [3, 1, 0, 2]
+    assert [cell.number for _, cell in sent] == [4, 2, 1, 3]
+    assert [cell.number for _, cell in longest_first([replace(cells[0], number=9)])] == [9]
 
 
 def test_a_run_that_was_sent_and_lost_counts_as_planned_and_begins_again(
