@@ -236,6 +236,7 @@ def record_plan(
         multiplier=multiplier,
         needs=needs,
         varied=method.varied,
+        batches=method.batches,
         sharing=functools.partial(share_noise, experiment, minimum, calibration) if needs.sums else None,
         sites=sites,
     )
@@ -265,6 +266,7 @@ def record_plan_without_noise(
         turns=schedule.turns,
         needs=needs,
         varied=method.varied,
+        batches=method.batches,
     )
 
 

@@ -11,12 +11,13 @@ place of DP-AGR).
 
 Departures: models are averaged uniformly over the cohort. A client's number of records decides its sampling rate and
 its number of steps, so it is treated as public: the epsilon does not hide it.
-Batches are Poisson-sampled in both variants, since shuffled ones earn no amplification.
+Batches are Poisson samples in both variants, ceil(1/q) of them an epoch; with `batches = "shuffled"` an epoch is one
+pass over dealt records, as most released code makes it, and epsilon has no amplification.
 
 | paper | code |
 |---|---|
 | C, sigma, q | `server.threshold["clips"]`, the multiplier of each client's plan, `batch / records` |
-| E | `epochs`: each has 1/q steps |
+| E | `epochs`: each has ceil(1/q) steps |
 """
 
 from __future__ import annotations

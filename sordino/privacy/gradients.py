@@ -148,12 +148,13 @@ class PrivateRecords:
 
     @property
     def expected_batch(self) -> float:
-        """Expected number of records in a batch: public."""
+        """Expected number of records in a batch, or their mean number where batches are dealt: public."""
         return self._exit.sampling * max(1, len(self.__units))
 
     @_remember_failure
     def gradient(self, flat: Tensor) -> Tensor:
-        """The noisy mean gradient of the task's loss over a fresh Poisson-sampled batch, which may be empty.
+        """The noisy mean gradient of the task's loss over the next batch, a Poisson sample, which may be empty, or one
+        of those to which a pass deals all records.
 
         Sum of the records' gradients, each scaled down to the threshold, plus N(0, (z C)^2), divided by the expected
         batch size. With several thresholds C^2 is the sum of their squares, or each part has the noise of its own.
@@ -549,7 +550,7 @@ class PrivateRows:
         return self.__stack.steps
 
     def gradient(self, flat: Tensor) -> Tensor:
-        """The noisy mean gradient of the task's loss over a fresh Poisson-sampled batch, which may be empty."""
+        """The noisy mean gradient of the task's loss over the next batch, as `PrivateRecords.gradient` gives it."""
         return under_vmap(self.__stack.gradients, flat, self.__place)
 
     def gradient_sum(self, flat: Tensor, weights: Tensor | None = None) -> Sealed:

@@ -166,7 +166,7 @@ class Gradients(Release):
     """Model, or another vector, that was computed from noisy gradients alone; record level.
 
     The step sees no records, only `data.gradient(...)`: each record's gradient scaled down to `clip`, summed over a
-    Poisson-sampled batch, noised, and divided by the expected batch size. `clip` is a number, or the name of a public
+    batch, noised, and divided by the expected batch size. `clip` is a number, or the name of a public
     value. What leaves is a function of these, so it leaves as it is; every step was charged.
 
     Where it is `layered`, there is one threshold for each layer, and one noise for all of them together. Where it is
