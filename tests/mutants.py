@@ -1697,6 +1697,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("dealt: the plan does not hear of it", "        batches=method.batches,\n", "")],
     ),
     (
+        "experiment/budgeting.py",
+        "tests/methods/test_adadp_cfl.py",
+        [("published noise of one's own rounds", "schedule.rounds if method.counts_all_rounds else", "")],
+    ),
+    (
         "auditing/conformance.py",
         "tests/privacy/test_shuffled_batches.py",
         [

@@ -246,8 +246,8 @@ def record_plan(
             "a larger epsilon, or only an epsilon and let the noise follow."
         )
     if method.variant == "paper" and multiplier is None:
-        everybody = int(sizes.sum())
-        published = [method.published_multiplier(float(b), delta, schedule.turns, everybody) for b in budgets]
+        everybody, rounds = int(sizes.sum()), schedule.rounds if method.counts_all_rounds else schedule.turns
+        published = [method.published_multiplier(float(b), delta, rounds, everybody) for b in budgets]
         if all(z is not None for z in published):
             return replace(plan, multipliers=np.array(published, dtype=float))
     return plan

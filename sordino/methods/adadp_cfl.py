@@ -91,6 +91,7 @@ class AdaDPCFL(RecordLevel):
         "thresholds follow",
     }
 
+    counts_all_rounds: ClassVar[bool] = True
     clipping: Clipping = Learned()
     """Rule for the thresholds: `ddpg` (the paper's), `fixed`, `quantile`, `median`, or near a `percentile` of a
     client's gradient norms (in the place of DP-AGR)."""

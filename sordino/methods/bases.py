@@ -115,6 +115,8 @@ class RecordLevel(Averaging):
     unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"
     """Difference between clients with different budgets: their noise, or their sampling rate."""
+    counts_all_rounds: ClassVar[bool] = False
+    """Whether the published noise follows from the number of all rounds, not of those in which a client takes part."""
 
     clip: Positive = 1.0
     """The threshold C to which each record's gradient is scaled down."""

@@ -22,6 +22,7 @@ from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.budget.allowance import Outlook
 from sordino.store.checkpoint import load
 from sordino.store.store import Store
+from sordino.terms import Facts, derive_costs
 from sordino.testing.case import Case
 from sordino.testing.records import (
     records_are_sampled_clipped_and_noised_as_charged,
@@ -238,3 +239,11 @@ def test_the_published_noise() -> None:
     method = AdaDPCFL(rate=0.01, batch=20)
     assert method.published_multiplier(1.0, 1e-4, 100, 0) == pytest.approx(0.4344, abs=5e-4)
     assert method.published_multiplier(5.0, 1e-4, 100, 0) == pytest.approx(0.087, abs=5e-4)
+
+
+def test_the_published_noise_counts_all_rounds() -> None:
+    """A tenth of 100 clients in each of 100 rounds: T is 100 in (2 eta / B) sqrt(2 ln(1.25 / delta)) T / epsilon."""
+    keys = {"method": "adadp-cfl", "variant": "paper", "clients": 100, "rounds": 100, "participation": 0.1}
+    chosen = {"epsilon": 1.0, "delta": 1e-4, "set": {"batches": "shuffled", "batch": 20, "rate": 0.01, "epochs": 5}}
+    costs = derive_costs(Experiment.make(keys, chosen), Facts(clients=100, sizes=np.full(100, 500)))
+    assert costs.allowance.of_records.charge(0) == (1.0, pytest.approx(0.434361, rel=1e-5), 5)
