@@ -1697,6 +1697,28 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("dealt: the plan does not hear of it", "        batches=method.batches,\n", "")],
     ),
     (
+        "parts/record_thresholds.py",
+        "tests/methods/test_adadp_cfl.py",
+        [
+            ("rewards: losses are not weighed", "self.loss_weight * (before[0]", "(before[0]"),
+            ("rewards: accuracies are not weighed", "self.accuracy_weight * (now[1]", "(now[1]"),
+            ("rewards: noise of losses is not weighed", "hypot(self.loss_weight * loss", "hypot(loss"),
+            ("rewards: noise of accuracies is not weighed", "self.accuracy_weight * accuracy)", "accuracy)"),
+            ("rewards: what matters is not weighed", "(self.loss_weight + self.accuracy_weight) / 2", "1.0"),
+        ],
+    ),
+    (
+        "terms.py",
+        "tests/methods/test_adadp_cfl.py tests/test_derive.py",
+        [
+            (
+                "rules' later settings decide at their defaults",
+                "={_describe(getattr(value, one.name))}",
+                "={getattr(value, one.name)!r}",
+            ),
+        ],
+    ),
+    (
         "experiment/budgeting.py",
         "tests/methods/test_adadp_cfl.py",
         [("published noise of one's own rounds", "schedule.rounds if method.counts_all_rounds else", "")],

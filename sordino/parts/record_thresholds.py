@@ -9,13 +9,13 @@ rule reads noised means over validation records, which are disjoint from the tra
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from sordino.method import Federation, Positive, Replies, Share
+from sordino.method import ADDED_LATER, Federation, Positive, Replies, Share
 from sordino.parts.ddpg import Ddpg, threshold
 from sordino.parts.ppo import observation
 from sordino.privacy.budget.allowance import Outlook
@@ -165,8 +165,14 @@ class Learned(RecordThreshold):
     loss_bound: Positive = 4.0
     """Losses are held to [0, this] before they are averaged."""
     effect: Positive = 0.1
-    """The smallest difference in reward between small and large thresholds that matters. Where noise would hide it, C
-    stays fixed instead; a large number insists on the agent."""
+    """The smallest difference in reward between small and large thresholds that matters, at weights of one; it is
+    multiplied by their mean. Where noise would hide it, C stays fixed instead; a large number insists on the agent."""
+    loss_weight: Positive = field(default=1.0, metadata=ADDED_LATER)
+    """Weight in the reward of the loss's decrease between two turns: beta_1. Paper: any positive number; released
+    code: 1."""
+    accuracy_weight: Positive = field(default=1.0, metadata=ADDED_LATER)
+    """Weight in the reward of the accuracy's increase between two turns, from 0 to 1: beta_2. Paper: any positive
+    number; released code: 1 for an accuracy in percent, which is 100 here."""
 
     def planned(self, outlook: Outlook) -> tuple[RecordThreshold, list[str]]:
         deviation = self.reward_deviation(outlook)
@@ -174,20 +180,22 @@ class Learned(RecordThreshold):
         # Twice the standard error of the difference between two halves of the rewards.
         visible = 2 * 2 * deviation / math.sqrt(rewards)
         told = f"The noise in each of the agent's {rewards:,} rewards will have a deviation of {deviation:.2g}"
-        if visible <= self.effect:
+        matters = self.effect * (self.loss_weight + self.accuracy_weight) / 2
+        if visible <= matters:
             return self, [f"{told}: differences between thresholds from {visible:.2g} on can be learned."]
         return Fixed(), [
-            f"{told}: differences between thresholds below {visible:.2g} could not be learned, and {self.effect:g} "
+            f"{told}: differences between thresholds below {visible:.2g} could not be learned, and {matters:g} "
             "matters. So there is no agent: C stays fixed, and all records are trained on. More clients or records, "
             "a larger epsilon, or clipping.effect change that."
         ]
 
     def reward_deviation(self, outlook: Outlook) -> float:
-        """Return the standard deviation of the noise in a reward, the change of a loss and of an accuracy between two
-        turns."""
+        """Return the standard deviation of the noise in a reward, the weighted change of a loss and of an accuracy
+        between two turns."""
         plan = outlook.plan(RecordNeeds(means=2, held_out=self.validation))
-        spreads = [release.spread(int(plan.validation[0])) for release in self._averages().values()]
-        return math.sqrt(2) * float(plan.mean_multipliers[0]) * math.hypot(*spreads)
+        loss, accuracy = (release.spread(int(plan.validation[0])) for release in self._averages().values())
+        spread = math.hypot(self.loss_weight * loss, self.accuracy_weight * accuracy)
+        return math.sqrt(2) * float(plan.mean_multipliers[0]) * spread
 
     def begin(self, fed: Federation, clip: float) -> State:
         clients = fed.schedule.clients
@@ -222,7 +230,8 @@ class Learned(RecordThreshold):
         mind = state["agents"].get(name) or agent.begin(fed.random("begin", name))
         before = state["seen"][client].clone()
         if not before.isnan().any():
-            reward = float((before[0] - now[0]) + (now[1] - before[1]))
+            gains = self.loss_weight * (before[0] - now[0]), self.accuracy_weight * (now[1] - before[1])
+            reward = float(sum(gains))  # Eq. 4.9
             mind = agent.remember(mind, before, float(state["actions"][client]), reward, now, random)
         action, mind = agent.act(mind, now, random)
         changed = {"clips": threshold(action, self.low, self.high), "actions": action, "seen": now}
