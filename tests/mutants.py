@@ -1708,6 +1708,48 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "privacy/gradients.py",
+        "tests/privacy/test_noisy_norms.py",
+        [
+            (
+                "norms: without noise",
+                "self.__norms.append(torch.linalg.vector_norm(gradient))",
+                "self.__norms.append(self._clipped_sum(flat, torch.arange(len(self.__units))).norm())",
+            ),
+            (
+                "norms: of stacked clients without noise",
+                "self.__norms.append(torch.linalg.vector_norm(gradients, dim=1))",
+                "self.__norms.append(torch.linalg.vector_norm(self._clipped_sums(flat, None), dim=1).to(flat.dtype))",
+            ),
+            (
+                "norms: one stacked client's for all",
+                "return torch.stack(self.__norms, dim=1) if self.__norms",
+                "return torch.stack(self.__norms, dim=1)[:1].expand(len(self.__sizes), -1) if self.__norms",
+            ),
+        ],
+    ),
+    (
+        "parts/record_thresholds.py",
+        "tests/parts/test_record_thresholds.py tests/privacy/test_noisy_norms.py",
+        [
+            (
+                "dp-agr: paid for once more",
+                'return {"norms": Follows("update")}',
+                'return {"norms": Average(0.0, 1.0)}',
+            ),
+            ("dp-agr: leaves bare", 'return {"norms": Follows("update")}', 'return {"norms": Bare("norms")}'),
+            ("dp-agr: the window does not move", "norms[who][:, 1:], told]", "norms[who][:, :-1], told]"),
+            ("dp-agr: the median", "nanquantile(self.percentile, dim=1)", "nanquantile(0.5, dim=1)"),
+            ("dp-agr: of the last round alone", "norms[who].flatten(1).nan", "norms[who][:, -1].nan"),
+            ("dp-agr: beyond its range", "found.clamp(self.low, self.high))", "found)"),
+            ("dp-agr: what is not finite counts", "torch.where(told > 0, told, torch.nan)", "told"),
+            ("dp-agr: noise is added once more", "(norms.square() - noise)", "(norms.square() + noise)"),
+            ("dp-agr: the noise of one entry", ".square().expand(data.layout.size).sum()", ".square()"),
+            ("dp-agr: nothing is left of short gradients", "clamp(min=least.square())", "clamp(min=0)"),
+            ("dp-agr: the shortest alone", "+ 0.5) / TOLD * norms.shape[0]", "+ 0.5) / TOLD"),
+        ],
+    ),
+    (
         "terms.py",
         "tests/methods/test_adadp_cfl.py tests/test_derive.py",
         [

@@ -45,8 +45,9 @@ Departures.
   record; the code's last one may be smaller). At the published settings, with z = 0.4344, 0.0869 and 0.0434 for nominal
   epsilons of 1, 5 and 10, the gradients then cost 192, 3,612 and 13,878.
 - Clients take turns, where the paper draws each round's clients at random; averages are uniform, because weights by
-  numbers of records would change with a record that leaves. DP-AGR, a rival in the paper, is replaced by a rule that
-  can also rise (`parts/record_thresholds.py`).
+  numbers of records would change with a record that leaves.
+- DP-AGR, a rival in the paper, is the rule `dp-agr`. It reads norms of noisy gradients, in `paper` too, and costs
+  nothing. Its five rounds are the last five in which a client took part, each told by 20 norms.
 
 | paper | code |
 |---|---|
@@ -98,8 +99,8 @@ class AdaDPCFL(RecordLevel):
     }
 
     clipping: Clipping = Learned()
-    """Rule for the thresholds: `ddpg` (the paper's), `fixed`, `quantile`, `median`, or near a `percentile` of a
-    client's gradient norms (in the place of DP-AGR)."""
+    """Rule for the thresholds: `ddpg` (the paper's), `fixed`, `quantile`, `median`, `dp-agr` (a percentile of the norms
+    of a client's noisy gradients), or near a `percentile` of single records' norms."""
     angle: NotNegative | None = None
     """Distance at which clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap),
     or a distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""
