@@ -3806,6 +3806,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
+        "methods/nbafl_record.py",
+        "tests/methods/test_nbafl_record.py",
+        [
+            ("nbafl-record: clients are pushed away", "pull_to(start, self.mu)", "pull_to(start, -self.mu)"),
+            ("nbafl-record: weights leave the ball", "(self.ball / model.norm()).clamp(max=1)", "1.0"),
+            ("nbafl-record: all weights lie on the ball", ".clamp(max=1)", ""),
+            ("nbafl-record: half of the published noise", "return 2 * math.sqrt(2 *", "return math.sqrt(2 *"),
+            ("nbafl-record: the published noise of one round", "* rounds / epsilon", "/ epsilon"),
+        ],
+    ),
+    (
         "methods/ditto_record.py",
         "tests/methods/test_personal_rivals.py",
         [
