@@ -1734,10 +1734,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "dp-agr: paid for once more",
-                'return {"norms": Follows("update")}',
+                'return {"norms": Follows("update", entries=TOLD)}',
                 'return {"norms": Average(0.0, 1.0)}',
             ),
-            ("dp-agr: leaves bare", 'return {"norms": Follows("update")}', 'return {"norms": Bare("norms")}'),
+            (
+                "dp-agr: leaves bare",
+                'return {"norms": Follows("update", entries=TOLD)}',
+                'return {"norms": Bare("norms")}',
+            ),
+            ("dp-agr: of unknown length", 'Follows("update", entries=TOLD)', 'Follows("update")'),
             ("dp-agr: the window does not move", "norms[who][:, 1:], told]", "norms[who][:, :-1], told]"),
             ("dp-agr: the median", "nanquantile(self.percentile, dim=1)", "nanquantile(0.5, dim=1)"),
             ("dp-agr: of the last round alone", "norms[who].flatten(1).nan", "norms[who][:, -1].nan"),

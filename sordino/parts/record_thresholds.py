@@ -153,7 +153,7 @@ class NoisyPercentile(RecordThreshold):
         return {**super().begin(fed, clip), "norms": unknown}
 
     def releases(self, bare: bool) -> Releases:
-        return {"norms": Follows("update")}
+        return {"norms": Follows("update", entries=TOLD)}
 
     def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
         norms = data.noisy_norms

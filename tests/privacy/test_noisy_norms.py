@@ -18,6 +18,7 @@ from sordino.parts.record_thresholds import NoisyPercentile
 from sordino.privacy.gate import SampledGradients, StackedGradients
 from sordino.privacy.gradients import PrivateRecords, PrivateRows, Stack, Units
 from sordino.privacy.noise import Seeded
+from sordino.privacy.release import Follows, Public, ReleaseError
 from sordino.tasks import Classification
 
 SOURCE = Seeded(0, "identity", repeats=True)
@@ -92,6 +93,15 @@ def test_stacked_clients_tell_what_they_would_tell_alone(debias: bool) -> None:
         alone = rule.tell(flat[k], flat[k], data, bare=False)["norms"]
         assert torch.allclose(found[k], alone, rtol=1e-4)
     assert len({round(float(row[0]), 6) for row in found}) == 3
+
+
+def test_what_follows_is_as_long_as_is_declared() -> None:
+    """On real machines a server knows the length of a message before it comes."""
+    (norms,) = NoisyPercentile().releases(bare=False).values()
+    assert norms.width(Public({}, layers=[43])) == 20
+    with pytest.raises(ReleaseError, match="20 entries, but the step sent 43"):
+        norms.opened(torch.zeros(43), Public({}))
+    assert Follows("update").width(Public({}, layers=[43])) is None
 
 
 @pytest.mark.parametrize("tier", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])

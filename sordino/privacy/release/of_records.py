@@ -213,14 +213,19 @@ class Gradients(Release):
 @dataclass(frozen=True)
 class Follows(Release):
     """Value made of the same noisy gradients as the release `of` of the same step: it costs nothing more; record
-    level."""
+    level. `entries` is how many numbers it has; without one, as many as the step hands over, on real machines those of
+    the model."""
 
     of: str
+    entries: int | None = None
     unit: ClassVar[Unit | None] = Unit.RECORD
 
     @property
     def stackable(self) -> bool:
         return True
+
+    def width(self, public: Public) -> int | None:
+        return self.entries
 
     def sources(self) -> tuple[str, ...]:
         return (self.of,)
