@@ -213,7 +213,7 @@ def test_notes_speak_of_noise_where_there_is_some(tmp_path: Path) -> None:
         assert not any(word in told for word in ("nois", "clips", "budget", "agent")), told
 
 
-@pytest.mark.parametrize("rule", ["ddpg", "fixed", "percentile", "quantile", "median"])
+@pytest.mark.parametrize("rule", ["ddpg", "fixed", "percentile", "quantile", "median", "dp-agr"])
 def test_record_level_thresholds_still_run(rule: str, tmp_path: Path) -> None:
     keys = {**QUICK_KEYS, "privacy": "none", "method": "adadp-cfl", "model": "logistic", "store": tmp_path}
     found = run(**(keys | {"set": {"epochs": 1, "batch": 64, "clipping": rule}}))
