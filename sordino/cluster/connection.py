@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.errors import UserError, quoted
+from sordino.util.processes import hold_interrupt
 
 HELP = "auto (a cluster that runs on this machine), ray://HOST:PORT, or local:N (N cores of this machine)"
 SETTINGS = {
@@ -115,14 +116,15 @@ def connected(address: str) -> Iterator[Cluster]:
         _reach(address)
         given |= {"address": address, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
     try:
-        with _environment(here):
-            ray.init(**given)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise _unreachable(address, str(error).partition("\n")[0]) from error
-    try:
+        try:
+            with _environment(here), hold_interrupt():  # interrupted, it may crash at the end of the program
+                ray.init(**given)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            raise _unreachable(address, str(error).partition("\n")[0]) from error
         yield Cluster(address, ray)
     finally:
-        ray.shutdown()
+        with hold_interrupt():
+            ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +20,7 @@ import torch
 from helpers import QUICK_KEYS, command, refused
 
 from sordino.cluster import node, packing, team
-from sordino.cluster.connection import Cluster, PerRun, check
+from sordino.cluster.connection import Cluster, PerRun, check, connected
 from sordino.cluster.study import OnCluster, longest_first
 from sordino.cluster.team import ClusterTeam, host_on
 from sordino.errors import Stopped, UserError, WorkerError
@@ -75,6 +79,75 @@ def test_without_ray_a_sentence_comes_before_any_work(tmp_path: Path, words: tup
         told = refused(*words, "--cluster", "local:2", "--store", tmp_path / "store")
     assert told == 'A cluster needs Ray, which is not installed here: pip install "sordino[cluster]".'
     assert not (tmp_path / "store").exists()
+
+
+class FakeRay(SimpleNamespace):
+    """A Ray that starts and ends, and does something in between."""
+
+    __spec__ = ModuleSpec("ray", None)  # what is installed is looked for by it
+
+    def __init__(self, starting: Callable[[], object] = lambda: None, ending: Callable[[], object] = lambda: None):
+        super().__init__(starting=starting, ending=ending, done=[])
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **given: Any) -> None:
+        self.starting()
+        self.done.append("started")
+
+    def shutdown(self) -> None:
+        self.ending()
+        self.done.append("ended")
+
+
+def interrupt() -> None:
+    """Press Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as at a terminal: tests in the background of a shell ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_while_ray_starts_or_ends_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted half way, Ray may crash at the end of the program, or swallow the interrupt."""
+    for ray in (FakeRay(starting=interrupt), FakeRay(ending=interrupt)):
+        monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+        with pytest.raises(KeyboardInterrupt), connected("local:2"):
+            assert ray.done == ["started"]
+        assert ray.done == ["started", "ended"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_that_makes_ray_fail_is_told_as_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        interrupt()
+        raise RuntimeError("a process of Ray has gone")
+
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(starting=fail))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), connected("local:2"):
+        pytest.fail("nothing has started")
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_second_ctrl_c_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang() -> None:
+        interrupt()
+        interrupt()
+        pytest.fail("the second one was held back")
+
+    ray = FakeRay(starting=hang)
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), connected("local:2"):
+        pytest.fail("nothing has started")
+    assert ray.done == ["ended"]
 
 
 def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
