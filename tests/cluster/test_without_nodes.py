@@ -66,7 +66,21 @@ def test_room_is_counted_node_by_node() -> None:
         Cluster("auto", there).room(PerRun(9))
 
 
-@pytest.mark.parametrize("address", ["", "local", "local:0", "local:many", "ray://", "ray://host", "tcp://host:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "local",
+        "local:0",
+        "local:many",
+        "ray://",
+        "ray://host",
+        "ray://:1",
+        "ray://host:a",
+        "ray://host:70000",
+        "tcp://host:1",
+    ],
+)
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="is no cluster"):
         check(address)
@@ -134,6 +148,35 @@ def test_ctrl_c_that_makes_ray_fail_is_told_as_ctrl_c(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "ray", FakeRay(starting=fail))  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt), connected("local:2"):
         pytest.fail("nothing has started")
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "told"),
+    [
+        (
+            "auto",
+            "Could not find any running Ray instance. Please specify the one by setting `--address` flag.",
+            "No cluster runs on this machine (Could not find any running Ray instance): start one with `ray start",
+        ),
+        (
+            "local:3",
+            "Ray has failed\nto start",
+            "No cluster of 3 cores can be started on this machine (Ray has failed): leave --cluster out",
+        ),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_by_what_to_do(
+    address: str, said: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Ray's advice on options that Sordino does not have."""
+
+    def fail() -> None:
+        raise ConnectionError(said)
+
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(starting=fail))  # type: ignore[arg-type]
+    with pytest.raises(UserError) as refusal, connected(address):
+        pytest.fail("there is none")
+    assert str(refusal.value).startswith(told)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -451,7 +494,7 @@ def test_a_small_run_asks_no_cluster(tmp_path: Path, here: Callable[..., list[An
     told = command("run", "--clients=8", "--rounds=1", "--explain", "--store", tmp_path / "run", *words).document
     assert "are not divided among the nodes of the cluster" in told["execution"][-1]
     asked = refused("run", "--clients=8", "--workers=2", "--store", tmp_path / "asked", *words[:2])
-    assert asked.startswith("The cluster ray://127.0.0.1:1 cannot be reached (")
+    assert asked.startswith("No cluster answers at ray://127.0.0.1:1 (Connection refused): start one there with ")
 
 
 def test_nothing_but_the_cluster_loads_ray() -> None:
