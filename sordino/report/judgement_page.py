@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sordino.report.statement_blocks import Block, Bullets, Section, StatementPage, Table
-from sordino.report.terminal.metrics import JUDGED, figure_with_interval, metric_words
+from sordino.report.terminal.metrics import JUDGED, figure_with_interval, figures_of, metric_words
 from sordino.version import VERSION
 
 if TYPE_CHECKING:  # what sites need may not be installed
@@ -100,11 +100,8 @@ def _figures(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """Table of all figures of each model, with 95 % intervals."""
     first = next(iter(models.values()))
     head = ["figure", *(column for name in models for column in (name, f"{name}: 95 % interval"))]
-    rows = []
-    for name, words in metric_words(first["figures"], JUDGED, first["positive"]).items():
-        cells = [cell for one in models.values() for cell in figure_with_interval(name, one["figures"][name])]
-        rows.append([words, *cells])
-    return Table(head, rows)
+    told = metric_words(first["figures"], JUDGED, first["positive"])
+    return Table(head, [[words, *figures_of(name, models)] for name, words in told.items()])
 
 
 def _confusion(own: Mapping[str, Any]) -> list[Block]:

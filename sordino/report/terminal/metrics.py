@@ -135,10 +135,15 @@ def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this s
         table.columns[place].justify = "right"
     first = next(iter(models.values()))
     for name, words in metric_words(first["figures"], JUDGED, first["positive"]).items():
-        found = [one["figures"][name] for one in models.values()]
-        cells = [cell for one in found for cell in figure_with_interval(name, one)]
-        table.add_row(words, *cells)
+        table.add_row(words, *map(terminal_text, figures_of(name, models)))
     return table
+
+
+def figures_of(name: str, models: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A figure of each model's judgement and its 95 % interval, as they are printed; a dash for a model that has no
+    such figure, as the server's has no intervals whose coverage could be judged."""
+    found = [one["figures"] for one in models.values()]
+    return [cell for one in found for cell in (figure_with_interval(name, one[name]) if name in one else ("–", ""))]
 
 
 def form_of(name: str) -> str:
