@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.report.statement_blocks import Block, Bullets, Section, StatementPage, Table
 from sordino.report.terminal.metrics import JUDGED, figure_with_interval, figures_of, metric_words
+from sordino.util.formatting import split_part
 from sordino.version import VERSION
 
 if TYPE_CHECKING:  # what sites need may not be installed
@@ -63,16 +64,25 @@ def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
     if own["classes"]:
         told.append(("How often it is right.", _share(own, "accuracy", "of the records")))
     else:
-        name, words = next(iter(metric_words(own["figures"], JUDGED).items()))
-        value, interval = figure_with_interval(name, own["figures"][name])
-        within = f"; among many more records anything from {interval} would be no surprise" if interval else ""
-        told.append(("How well it predicts.", f"{words[:1].upper()}{words[1:]}: {value}{within}."))
+        told.append(("How well it predicts.", _predicts(own["figures"])))
     if positive is not None:
         told += [
             (f"Who is found ({positive!r}).", _share(own, "recall", f"of the records with {positive!r}")),
             ("How many false alarms.", _alarms(own, positive)),
         ]
     return [*told, ("Who may see this.", STAYS)]
+
+
+def _predicts(figures: Mapping[str, Any]) -> str:
+    """Sentences on the first figure of what is predicted; of several outcomes, on that of each."""
+    words = metric_words(figures, JUDGED)
+    first = split_part(next(iter(words)))[0]
+    found = []
+    for name in (name for name in words if split_part(name)[0] == first):
+        value, interval = figure_with_interval(name, figures[name])
+        within = f"; among many more records anything from {interval} would be no surprise" if interval else ""
+        found.append(f"{words[name][:1].upper()}{words[name][1:]}: {value}{within}.")
+    return " ".join(found)
 
 
 def _share(own: Mapping[str, Any], name: str, of: str) -> str:

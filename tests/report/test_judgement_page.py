@@ -33,6 +33,18 @@ def test_numbers_have_no_classes_to_be_taken_for(form: str) -> None:
     assert "AUC" not in text
 
 
+def test_each_of_several_outcomes_is_told_in_the_summary() -> None:
+    figures: dict[str, Figure | None] = {
+        "r2[sbp]": Figure(0.4, 0.2, 0.6),
+        "rmse[sbp]": Figure(9, 8, 10),
+        "r2[dbp]": None,
+    }
+    text = FORMATS[".md"](judged(figures))
+    (told,) = [line for line in text.splitlines() if "How well it predicts." in line]
+    assert "explained), sbp: 0.400; among many more records anything from 0.200 to 0.600 would be no surprise." in told
+    assert told.endswith("explained), dbp: too few.")
+
+
 def test_too_few_records_are_told() -> None:
     text = FORMATS[".md"](judged({"concordance": None}))
     assert "Concordance (Harrell): too few." in text
