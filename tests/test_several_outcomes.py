@@ -107,6 +107,8 @@ def test_several_outcomes_are_told_from_raw_files_to_the_statement(story: str, v
     assert f", {outcomes[1]}" in (tmp_path / "r.html").read_text()
     shown = command("show", run["run"], "--store", tmp_path / "st").out
     assert f", {outcomes[1]}" in shown
+    shown = command("show", run["run"], "--clients", "--store", tmp_path / "st").out
+    assert all(f"[{name}]" in shown for name in outcomes)
 
 
 def test_a_statement_has_the_figures_of_each_label(visits: Path, tmp_path: Path) -> None:
