@@ -250,7 +250,7 @@ def test_a_file_says_it_too(tmp_path: Path) -> None:
     assert "leave out either it or epsilon" in refused("run", file, "--epsilon=2")
     assert "leave out either it or noise_multiplier" in refused("run", "--privacy=none", "--noise-multiplier=2")
     assert "no noise to plan" in refused("plan", file)
-    assert "input should be 'dp' or 'none'" in refused("run", "--privacy=no")
+    assert "it must be 'dp' or 'none'" in refused("run", "--privacy=no")
 
 
 def test_it_stands_beside_private_rows_in_a_comparison(tmp_path: Path) -> None:
