@@ -16,6 +16,8 @@ from sordino.papers.pages import Document, epsilon_text, folder_of, interval, me
 from sordino.papers.sources import changed_methods
 from sordino.papers.table_runs import TUNING_SEEDS
 from sordino.report.wording import markdown_table
+from sordino.study.sweep import contender
+from sordino.study.tuning import idle_keys
 from sordino.util.files import read_text, write_whole
 
 Documents = dict[tuple[str, str], Document]
@@ -139,8 +141,24 @@ def why_not_judged(document: Document) -> str:
         return f"measured before {', '.join(changed)} changed; repeat it"
     if document["scale"] != AS_PUBLISHED and document["tuning_seeds"] < TUNING_SEEDS:
         return f"settings were not tuned on {TUNING_SEEDS} seeds for each column; repeat it with `--tune paper`"
-    edges = [f"{key} of {one['method']}" for one in document["tuned"] for key in one["on_edge"]]
-    return f"the best {', '.join(dict.fromkeys(edges))} lies on the edge of its grid" if edges else ""
+    return _why_tuned_badly(document["tuned"])
+
+
+def _why_tuned_badly(tuned: Sequence[Document]) -> str:
+    """Reason why settings were not chosen alike for all rows; empty where they were."""
+    edges = [f"{key} of {one['method']}" for one in tuned for key in one["on_edge"]]
+    if edges:
+        return f"the best {', '.join(dict.fromkeys(edges))} lies on the edge of its grid"
+    for one in tuned:
+        idle = idle_keys(one["chosen"]) & (set(contender(one["chosen"])[1]) - set(contender(one["method"])[1]))
+        if idle:
+            return f"tries of {one['method']} went over {min(idle)}, which changes nothing there; repeat it"
+    for column in dict.fromkeys(one.get("column", "") for one in tuned):  # earlier documents have one column each
+        tries = {one["method"]: one["tries"] for one in tuned if one.get("column", "") == column}
+        least, most = (choose(tries, key=lambda name: tries[name]) for choose in (min, max))
+        if tries[least] < tries[most]:
+            return f"{most} had {tries[most]} tries at {column}, {least} {tries[least]}; repeat it"
+    return ""
 
 
 def _command(document: Document) -> str:

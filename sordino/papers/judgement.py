@@ -64,8 +64,8 @@ class ClaimJudgement:
             "untested": {one.column: one.why for one in self.by_column if one.why},
             "figures": [repeat_figure(figure) for figure in table.figures],
             "tuning_seeds": TUNING_SEEDS if done.tuned else 0,
-            "tuned": [one.to_dict() for one in done.tuned],
-            "tuning": tuning_sentences(done.tuned, done.paper.view),
+            "tuned": [{"column": name, **one.to_dict()} for name, found in done.tuned.items() for one in found],
+            "tuning": tuning_sentences([one for found in done.tuned.values() for one in found], done.paper.view),
             "headline": self._headline().name,
             "verdict": self.verdict(),
         }

@@ -91,7 +91,8 @@ class ReproducedTable:
     options: ReproduceOptions
     outcomes: dict[tuple[str, str, Variant], CellOutcome]
     """Outcomes by row, column and variant."""
-    tuned: list[Tuned]
+    tuned: dict[str, list[Tuned]]
+    """Settings chosen in each column, by its name."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +181,12 @@ class Study:
             for column in self.columns
             for cell in self._wanted(self._methods(column), seeds, [column]).values()
         }
+        # All rows get as many tries as that with the most.
         tries = math.prod(len(values) for values in self._grid.values()) if self._grid else 0
-        own = sum(math.prod(len(values) for values in grid.values()) for grid in self._own_grids.values())
+        named = {contender(row.method)[0] for row in self.rows} & set(self._own_grids)
+        own = max((math.prod(len(values) for values in self._own_grids[one].values()) for one in named), default=0)
         methods = [len(set(self._methods(column).values())) for column in self.columns]
-        tuning = TUNING_SEEDS * (tries * sum(methods) + own * len(self.columns))
+        tuning = TUNING_SEEDS * (tries + own) * sum(methods)
         measured = self._seconds()
         declared = self.table.decisive().seconds if self.options.scale == "medium" else None
         seconds = sum(measured) / len(measured) if measured else declared
@@ -216,9 +219,7 @@ class Study:
         tuned = self._tuned(display) if self._grid else {}
         reported = range(self.options.seed_count)
         outcomes = self._outcomes(tuned, reported, display)
-        return ReproducedTable(
-            self.paper, self.table, self.options, outcomes, [one for found in tuned.values() for one in found]
-        )
+        return ReproducedTable(self.paper, self.table, self.options, outcomes, tuned)
 
     def _outcomes(
         self, tuned: Mapping[str, list[Tuned]], seeds: Sequence[int], display: Display
@@ -319,15 +320,11 @@ class Study:
         )
 
     def _own(self, best: str) -> tuple[str, Sweep]:
-        """Contender and grid of a method's own settings, searched after the common grid; a method that has none gets
-        as many tries at its learning rate."""
+        """Contender and grid of a method's own settings, searched after the common grid. What a row sets is what the
+        table compares, and stays, but for keys of the common grid: a method may have a range of its own for these."""
         name, settings = contender(best)
-        grid = self._own_grids.get(name)
-        if grid is None:
-            # The shortest one: a longer one makes up for keys of the common grid that its method leaves out.
-            tries = min(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
-            rate = settings.get("rate")
-            grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
+        own = self._own_grids.get(name, {})
+        grid = {key: values for key, values in own.items() if key in self._grid or key not in settings}
         return with_settings(name, {key: value for key, value in settings.items() if key not in grid}), grid
 
     def _outcome(
@@ -384,8 +381,3 @@ def accuracy_of(measure: Measure) -> Accuracy:
     """Which models' accuracy decides the tuning of a table that prints `measure`."""
     accuracies: dict[Measure, Accuracy] = {"global": "global", "rounds": "global", "start": "start"}
     return accuracies.get(measure, "personal")
-
-
-def _near(rate: float, octaves: int) -> float:
-    """Rate multiplied by a power of two."""
-    return float(f"{rate * 2**octaves:.4g}")

@@ -28,7 +28,7 @@ def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilo
             about = {"epsilon": 0.0, "method": "local"} if alone else {"epsilon": 4.0}
             outcomes[row, column, "sound"] = outcome(values, **about)
             outcomes[row, column, "paper"] = outcome([value - 1 for value in values], 34.82)
-    return ReproducedTable(paper, found, ReproduceOptions("quick", 3), outcomes | more, [])
+    return ReproducedTable(paper, found, ReproduceOptions("quick", 3), outcomes | more, {})
 
 
 OURS, BASE, PART, ALONE = "DFP and AC (FedDPA)", "neither (DP-FedAvg)", "DFP", "training alone"
