@@ -142,8 +142,9 @@ class PaperRow(Part):
     name: str
     method: str
     """As `compare` takes it: a name, or `name[key=value,...]`."""
-    times_epochs: int = Field(default=1, ge=1)
-    """Factor on the setting's epochs: a fair rival passes over the records as often as the method that it meets."""
+    times_epochs: float = Field(default=1, gt=0)
+    """Factor on the setting's epochs, of which there is at least one: a fair rival passes over the records as often as
+    the method that it meets."""
     published: dict[str, float] = {}
     """Printed numbers by column."""
     unpublished: str = ""

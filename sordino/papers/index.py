@@ -240,7 +240,7 @@ def _verdict(document: Document) -> str:
     columns = _columns(document)
     answers = _count_answers(columns)
     untested = [] if answers.startswith("**Not tested") else _untested(columns)
-    told = [answers, *untested, _difference(_headline(document)), _against_alone(columns)]
+    told = [answers, *untested, _difference(_headline(document)), _left_out(columns), _against_alone(columns)]
     return " ".join(one for one in told if one)
 
 
@@ -269,6 +269,11 @@ def _difference(head: ClaimVerdict) -> str:
     told = [in_words(one, head.measure) for one in found]
     told += [f"{in_words(one, head.measure)}, which is not in the paper's table" for one in head.added]
     return f"{head.column}: {'; '.join(told)}." if told else ""
+
+
+def _left_out(columns: Sequence[ClaimVerdict]) -> str:
+    names = dict.fromkeys(name for one in columns for name in one.left_out)
+    return f"Not compared: {', '.join(names)}." if names else ""
 
 
 def _against_alone(columns: Sequence[ClaimVerdict]) -> str:

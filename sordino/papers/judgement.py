@@ -72,7 +72,7 @@ class ClaimJudgement:
 
     def verdict(self) -> str:
         """Sentences on the claim."""
-        told = [*self._claim(), *self._added(), *self._alone(), *self._repeated()]
+        told = [*self._claim(), *self._left_out(), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
 
     def _row(self, row: PaperRow, column: PaperColumn) -> TableRow:
@@ -145,6 +145,10 @@ class ClaimJudgement:
         tested = f": {found.verdict}" if found.low is not None else ""
         told.append(f"{head.column}: {found.method} {in_words(found, head.measure)}{tested}.")
         return [*told, *untested]
+
+    def _left_out(self) -> list[str]:
+        names = dict.fromkeys(name for one in self.by_column for name in one.left_out)
+        return [f"Not compared, because of other numbers of passes over the records: {', '.join(names)}."] * bool(names)
 
     def _added(self) -> list[str]:
         head = next(one for one in self.by_column if one.column == self._headline().name)

@@ -262,7 +262,8 @@ class Study:
         if row.times_epochs == 1:
             return method
         (cell,) = cells(self.base(column, "sound"), [method], {}, [0])
-        return with_settings(method, {"epochs": row.times_epochs * cell.experiment.build_method().epochs})
+        epochs = max(1, round(row.times_epochs * cell.experiment.build_method().epochs))
+        return with_settings(method, {"epochs": epochs})
 
     def _wanted(
         self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[PaperColumn]

@@ -89,9 +89,12 @@ def test_rivals_that_pass_over_the_records_less_often_are_not_compared():
     for row in (BASE, PART):
         mixed.outcomes[row, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[row][1], passes=2)
     assert [one.answer for one in ClaimJudgement(mixed).by_column] == ["holds", "not tested"]
+    said = f"Not compared, because of other numbers of passes over the records: {BASE} (2 passes a round, {OURS} 4)"
+    assert f"{said}, {PART} (2 passes a round, {OURS} 4)." in ClaimJudgement(mixed).verdict()
     mixed.outcomes[PART, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[PART][1], passes=4)
     second = ClaimJudgement(mixed).by_column[1]
     assert [one.against for one in second.differences] == [PART]
+    assert f"{said}." in ClaimJudgement(mixed).verdict()
 
 
 def test_where_training_alone_is_as_good_as_every_row_nothing_is_tested():
