@@ -22,8 +22,11 @@ from sordino.study.verdict import Difference, Sample, difference
 ALONE = "local"
 LOWER = ("loss", "rounds", "seconds")
 """Measures of which less is better."""
-UNTESTED = ("seconds",)
-"""Measures that depend on the machine."""
+UNTESTED = {
+    "seconds": "times depend on the machine",
+    "personal-share": "a share of personal parameters is neither good nor bad",
+}
+"""Measures that no claim is tested by, with the reason."""
 Kind = Literal["published", "paper", "sound"]
 """Kinds of figures: the number that the paper prints (`published`), our run of the mechanism as published (`paper`),
 and our run of the mechanism whose epsilon holds (`sound`), at equal true epsilon."""
@@ -169,7 +172,7 @@ def judge_claim(column: str, rows: Sequence[TableRow]) -> ClaimVerdict:
     """Judge the claim in a column of these rows."""
     measure = rows[0].measure
     if measure in UNTESTED:
-        return ClaimVerdict(column, measure, "not tested", [], [], why="times depend on the machine")
+        return ClaimVerdict(column, measure, "not tested", [], [], why=UNTESTED[measure])
     ours = [row for row in rows if row.ours and _complete(row)]
     pairs = [(one, rival) for one in ours for rival in rivals(rows, one) if _complete(rival)]
     single = [_difference(one, rival, column, len(ours)) for one, rival in pairs]

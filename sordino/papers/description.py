@@ -18,8 +18,9 @@ from sordino.util.toml import read_toml
 
 Scale = Literal["quick", "small", "medium", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
-Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds"]
-"""Figure that a table prints: an accuracy in %, a loss, rounds to a target accuracy, or seconds a round."""
+Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds", "personal-share"]
+"""Figure that a table prints: an accuracy in %, a loss, rounds to a target accuracy, seconds a round, or the percentage
+of parameters that stay personal (`personal_share`)."""
 Variant = Literal["sound", "paper"]
 ABOUT = "paper.toml"
 Keys = dict[str, Any]

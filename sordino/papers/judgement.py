@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sordino.version
-from sordino.papers.claims import UNTESTED, TableRow, in_words, judge_claim, side
+from sordino.papers.claims import TableRow, in_words, judge_claim, side
 from sordino.papers.description import PaperColumn, PaperRow, Variant
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.sources import source_digests
@@ -16,7 +16,7 @@ from sordino.study.sweep import contender
 from sordino.study.tuning import sentences as tuning_sentences
 from sordino.study.verdict import CONFIDENCE, difference
 
-SHARES = ("personal", "global", "start")
+SHARES = ("personal", "global", "start", "personal-share")
 """Measures from 0 to 100 %."""
 
 
@@ -116,7 +116,7 @@ class ClaimJudgement:
 
     def _values(self, outcome: CellOutcome, row: PaperRow, column: PaperColumn, variant: Variant) -> list[float | None]:
         """Figure of each seed; seconds are a ratio to those of the reference row."""
-        if self._table.measured(column) not in UNTESTED:
+        if self._table.measured(column) != "seconds":
             return outcome.values
         reference = self._done.outcomes.get((self._table.reference, column.name, variant))
         if reference is None:

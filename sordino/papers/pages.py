@@ -24,6 +24,7 @@ WHAT = {
     "loss": "cross-entropy of the clients' own models on their test records",
     "rounds": "rounds to the target accuracy",
     "seconds": "time of a round, as a multiple",
+    "personal-share": "parameters that stay personal in %",
 }
 FIELDS = (
     *("row", "column", "method", "measure", "nominal", "published", "paper", "paper_low", "paper_high"),
@@ -152,6 +153,8 @@ def figure(value: float | None, measure: str) -> str:
         return f"{value:.3f}"
     if measure == "seconds":
         return f"{value:.2f}x"
+    if measure == "personal-share":
+        return f"{value:.2f}"
     return f"{value:.1f}"
 
 

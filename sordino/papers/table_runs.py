@@ -18,6 +18,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import BUDGETS, Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.papers.description import Keys, Measure, Paper, PaperColumn, PaperRow, PaperTable, Scale, Variant
+from sordino.papers.personal_share import personal_share
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.run_cells import Crew, results_of
@@ -350,6 +351,8 @@ class Study:
         measure = self.table.measured(column)
         if measure == "seconds":
             return float(np.median([point["seconds"] for point in curve]))
+        if measure == "personal-share":
+            return personal_share(summary.run, self.options.store)
         if measure == "rounds":
             reached = [
                 p["round"] + 1 for p in curve if p["global"] is not None and 100 * p["global"] >= (column.target or 0.0)
