@@ -69,6 +69,8 @@ class Paper(Part):
     """Table that its claim rests on."""
     view: Literal["outsider", "server"] = "outsider"
     """Observer whose true epsilon is shown."""
+    epsilon_note: str = ""
+    """Sentence on the true epsilon of its mechanism as published."""
     grid: str = ""
     """Grid of `--tune paper`, the same for every method."""
     own: dict[str, str] = {}

@@ -62,6 +62,7 @@ def index(papers: Mapping[str, Paper], found: Documents) -> str:
         parts += [
             f"### {paper.title}",
             paper.citation,
+            *([paper.epsilon_note] if paper.epsilon_note else []),
             *_paper(paper, [found.get((name, one)) for one in paper.tables]),
         ]
         lacking = [table for table in paper.tables if (name, table) not in found]

@@ -49,6 +49,7 @@ class ClaimJudgement:
             "seeds": done.options.seed_count,
             "measure": table.measure,
             "observer": done.paper.view,
+            "epsilon_note": done.paper.epsilon_note,
             "version": sordino.version.VERSION,
             "sources": source_digests({contender(row.method)[0] for rows in self._figures for row in rows}),
             "settings": {
