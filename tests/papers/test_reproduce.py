@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers import summary_of
+from killing import die_at, killed
 from typer.testing import CliRunner
 
 from sordino.cli import app
@@ -293,6 +294,38 @@ def test_a_decisive_experiment_is_tuned_and_kept_and_says_what_it_takes(decisive
     page = decisive / "index.md"
     call("--index", "--store", store, "-o", page)
     assert "table-3 --scale medium" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "calls", "when"),
+    [
+        ("Store", "create", (5, 20), "after"),  # registered, and nothing done
+        ("RunFiles", "note", (11, 40), "before"),  # in the middle of a run
+        ("RunFiles", "save", (30, 9), "after"),  # done, or half of it, and not yet told
+    ],
+)
+def test_a_decisive_experiment_that_is_killed_goes_on_and_comes_to_the_same(decisive, owner, name, calls, when):
+    """Twice, in the middle of tuning and of the reported runs, or wherever that is; nothing is run twice."""
+    from sordino.store import run_files, store
+
+    def asked(place):
+        return ("feddpa", "table-3", "--scale", "medium", "--jobs", "1", "--store", decisive / place)
+
+    def going_on(number):
+        die_at(getattr(store if owner == "Store" else run_files, owner), name, number, when)
+        call(*asked("killed"))
+
+    deaths = [killed(lambda number=number: going_on(number)) for number in calls]
+    assert deaths == [True, True]
+    call(*asked("killed"))
+    call(*asked("whole"))
+    documents = [
+        json.loads((decisive / place / "papers" / "feddpa" / "table-3-medium.json").read_text())
+        for place in ("killed", "whole")
+    ]
+    assert documents[0] == documents[1]
+    made = [[(row.run, row.identity) for row in runs_in(decisive / place)] for place in ("killed", "whole")]
+    assert made[0] == made[1]
 
 
 def test_tables_without_a_decisive_experiment_say_so(tiny):
