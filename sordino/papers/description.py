@@ -63,6 +63,8 @@ class Paper(Part):
     """Description of a paper: what its tables share."""
 
     name: str = ""
+    place: Path = Path()
+    """Folder of its files."""
     title: str
     citation: str
     main: str
@@ -196,6 +198,8 @@ class Decisive(Selection):
     """Seconds of one core that a run of the table takes on average, as measured."""
     note: str = ""
     """Departures of the experiment from what the table prints, in words."""
+    claim: str = ""
+    """Claim of the paper that the experiment tests, where it is not that of the table."""
 
 
 class PaperTable(Part):
@@ -248,6 +252,10 @@ class PaperTable(Part):
         known = [row for row in self.rows if scale in row.scales]
         rows = [row for row in known if chosen.rows is None or row.name in chosen.rows]
         return rows, [one for one in self.columns if chosen.columns is None or one.name in chosen.columns]
+
+    def claim_at(self, scale: Scale) -> str:
+        """Claim that is tested at a scale."""
+        return (self.medium.claim if scale == "medium" and self.medium is not None else "") or self.claim
 
     def decisive(self) -> Decisive:
         """The experiment of the scale `medium`; a table without one is refused."""
@@ -306,7 +314,7 @@ def papers(place: Path | None = None) -> dict[str, Paper]:
 
 def read_paper(place: Path) -> Paper:
     """Read a paper's description, with all its tables."""
-    about = Paper(**{**_read(place / ABOUT, Paper), "name": place.name})
+    about = Paper(**{**_read(place / ABOUT, Paper), "name": place.name, "place": place})
     tables: dict[str, PaperTable] = {}
     for path in sorted(place.glob("*.toml"), key=_in_order):
         if path.name != ABOUT:

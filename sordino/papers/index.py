@@ -82,10 +82,11 @@ def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
     head = ["paper", "its claim", "verdict at equal true epsilon", "epsilon as published", "`sordino reproduce`"]
     body = []
     for name, paper in papers.items():
-        document, claim = found.get((name, paper.main)), paper.tables[paper.main].claim
+        document = found.get((name, paper.main))
         if document is None:
-            body.append([paper.title, claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
+            body.append([paper.title, paper.tables[paper.main].claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
         else:
+            claim = _claim(paper, document)
             why = why_not_judged(document)
             told = f"Not judged: {why}." if why else _verdict(document)
             body.append([paper.title, claim, told, _epsilons(document), _command(document)])
@@ -94,7 +95,7 @@ def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
 
 def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
     """Tables of a paper: those that judge its claims, then those that only show that they can be repeated."""
-    there = [(document, _line(document, paper.tables[document["table"]].claim)) for document in tables if document]
+    there = [(document, _line(document, _claim(paper, document))) for document in tables if document]
     large = [[*line, _verdict(document)] for document, line in there if _judges(document)]
     small = [[*line, f"Not judged: {why}."] for document, line in there if (why := why_not_judged(document))]
     head = [f"`{PREFIX}{paper.name}`", "claim", "published", "as published (true epsilon)", "at equal true epsilon"]
@@ -106,6 +107,11 @@ def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
         summary = f"{len(small)} of its tables and figures that judge nothing, and why"
         parts.append(f"<details>\n<summary>{summary}</summary>\n\n{lines}\n\n</details>")
     return parts
+
+
+def _claim(paper: Paper, document: Document) -> str:
+    """Claim that a document tests, in today's words."""
+    return paper.tables[document["table"]].claim_at(document["scale"])
 
 
 def _figures(papers: Mapping[str, Paper]) -> str:

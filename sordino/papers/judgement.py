@@ -11,7 +11,7 @@ from sordino.papers.claims import TableRow, in_words, judge_claim, side
 from sordino.papers.description import PaperColumn, PaperRow, Variant
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.sources import source_digests
-from sordino.papers.table_runs import TUNING_SEEDS, CellOutcome, ReproducedTable
+from sordino.papers.table_runs import TUNING_SEEDS, CellOutcome, ReproducedTable, curve_of
 from sordino.study.sweep import contender
 from sordino.study.tuning import sentences as tuning_sentences
 from sordino.study.verdict import CONFIDENCE, difference
@@ -43,7 +43,7 @@ class ClaimJudgement:
             "paper": done.paper.name,
             "table": table.name,
             "title": table.title,
-            "claim": table.claim,
+            "claim": table.claim_at(scale),
             "scale": scale,
             "command": done.options.command(done.paper.name, table.name),
             "seeds": done.options.seed_count,
@@ -57,6 +57,8 @@ class ClaimJudgement:
                 for name in settings
             },
             "published_note": table.published_note,
+            "note": table.decisive().note if scale == "medium" else "",
+            "curves": self._curves(),
             "rows": [row.to_dict() for rows in self._figures for row in rows],
             "differences": [
                 found.to_dict() for one in self.by_column for found in (*one.differences, *one.added, *one.alone)
@@ -75,6 +77,23 @@ class ClaimJudgement:
         """Sentences on the claim."""
         told = [*self._claim(), *self._left_out(), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
+
+    def _curves(self) -> list[dict[str, Any]]:
+        """Curves from budgets to thresholds that rows name, and how well each fits its points."""
+        named = {row.name: contender(row.method)[1].get("curve") for row in self.rows}
+        found = {row: curve_of(self._done.paper, str(name)) for row, name in named.items() if name is not None}
+        return [
+            {
+                "row": row,
+                "kind": curve.kind,
+                "low": curve.low,
+                "high": curve.high,
+                "determination": curve.determination,
+                "points": curve.provenance.get("points"),
+                "simulated": curve.provenance.get("simulated"),
+            }
+            for row, curve in found.items()
+        ]
 
     def _row(self, row: PaperRow, column: PaperColumn) -> TableRow:
         sound, paper = (self.outcome(row, column, variant) for variant in ("sound", "paper"))  # type: ignore[arg-type]

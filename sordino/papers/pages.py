@@ -62,7 +62,7 @@ def markdown(document: Document) -> str:
         f"The paper's claim: {document['claim']}",
         f"**{document['verdict']}**",
         f"Scale `{scale}`: {_scale(document)} Printed: {what}. "
-        + (f"{document['published_note']} " if document["published_note"] else "")
+        + "".join(f"{said} " for said in map(document.get, ("published_note", "note", "epsilon_note")) if said)
         + f"`as published` is the published mechanism at the published noise, with its true epsilon for the "
         f"{document['observer']}; `sound` is ours at equal true epsilon, mean and 95 % interval over "
         f"{document['seeds']} seeds. Version {document['version']}.",
@@ -71,6 +71,8 @@ def markdown(document: Document) -> str:
     ]
     if document["differences"]:
         lines += ["## The tests", _differences(document)]
+    if document.get("curves"):
+        lines += ["## Curves from budgets to thresholds", _curves(document["curves"])]
     if document["figures"]:
         lines += ["## Printed numbers that follow from formulas", _figures(document["figures"])]
     if document["tuning"]:
@@ -127,6 +129,22 @@ def _differences(document: Document) -> str:
             f"{found.verdict} ({found.seeds} seed{'s' if found.seeds != 1 else ''})",
         ]
         for found in map(Difference.from_dict, document["differences"])
+    ]
+    return markdown_table(head, body)
+
+
+def _curves(curves: Sequence[Document]) -> str:
+    head = ["row", "curve", "budgets", "R^2", "points", "fitted on"]
+    body = [
+        [
+            one["row"],
+            one["kind"],
+            f"{one['low']:g} to {one['high']:g}",
+            "-" if one["determination"] is None else f"{one['determination']:.4f}",
+            ", ".join(f"{epsilon:g}: {clip:g}" for epsilon, clip in one["points"]) if one["points"] else "not printed",
+            one["simulated"]["data"] if one["simulated"] else "not printed",
+        ]
+        for one in curves
     ]
     return markdown_table(head, body)
 

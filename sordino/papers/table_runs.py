@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shlex
@@ -19,6 +20,7 @@ from sordino.experiment.config import BUDGETS, Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.papers.description import Keys, Measure, Paper, PaperColumn, PaperRow, PaperTable, Scale, Variant
 from sordino.papers.personal_share import personal_share
+from sordino.parts.curves import Curve, curve_called, is_file, load_curve
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.run_cells import Crew, results_of
@@ -299,7 +301,22 @@ class Study:
             made += cells(self.base(column, variant), mine, sweep, seeds) if mine else []
         # Records set aside for one method are set aside for all.
         public = next((cell.experiment.public for cell in made if cell.experiment.public is not None), None)
-        return [replace(cell, experiment=cell.experiment.model_copy(update={"public": public})) for cell in made]
+        return [
+            replace(cell, experiment=cell.experiment.model_copy(update={"public": public} | self._read_files(cell)))
+            for cell in made
+        ]
+
+    def _read_files(self, cell: Cell) -> Keys:
+        """Hyper-parameters of a cell whose method names a curve beside the paper's tables: what the curve is stands in
+        the place of its name, so that the run is the same wherever that folder lies."""
+        named = cell.experiment.build_method().files()
+        read = {name: self._curve(str(cell.experiment.set[name])) for name in named}
+        return {"set": cell.experiment.set | read} if read else {}
+
+    def _curve(self, name: str) -> str:
+        """JSON of a curve beside the paper's tables, without the account of how it was fitted."""
+        found = curve_of(self.paper, name)
+        return json.dumps(asdict(replace(found, provenance={"source": name, "people": found.people})))
 
     def _tuned(self, display: Display) -> dict[str, list[Tuned]]:
         """Best settings of each method in each column, chosen on seeds that are not reported, by the figure that the
@@ -373,6 +390,11 @@ class Study:
         sources = self.paper.sources(self.table.setting_of(column), "paper")
         published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)
         return max(1, round(number * rounds / published))
+
+
+def curve_of(paper: Paper, name: str) -> Curve:
+    """Curve that a row names: a published one, or a file beside the paper's tables."""
+    return load_curve(paper.place / name) if is_file(name) else curve_called(name)
 
 
 def _has_noise(experiment: Experiment) -> bool:
