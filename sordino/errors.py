@@ -13,6 +13,29 @@ MAX_NAMES_LISTED = 30
 """Largest number of known names that a sentence lists."""
 
 
+BOUNDS = {
+    "greater_than": "above",
+    "greater_than_equal": "at least",
+    "less_than": "below",
+    "less_than_equal": "at most",
+}
+"""Words before the bound of a value, for pydantic's types of problems."""
+WANTED = {
+    "missing": "given",
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string_type": "a text, in quotes",
+    "path": "the name of a file, in quotes",
+    "tuple_type": "a list, in brackets",
+    "list_type": "a list, in brackets",
+    "dict_type": "a table of names and values",
+    "model_type": "a table of names and values",
+}
+"""Words for values of a kind, by the beginning of pydantic's types of problems."""
+
+
 class UserError(Exception):
     """A mistake in what the user gave: one sentence that says what was wrong and what to do.
 
@@ -81,11 +104,33 @@ def quoted(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"
 
 
-def pydantic_message(problem: Mapping[str, Any]) -> str:
-    """Return pydantic's message with tiny bounds in powers of ten: it writes 1e-100 as a hundred digits."""
-    tiny = [bound for bound in problem.get("ctx", {}).values() if isinstance(bound, float) and 0 < bound < 1e-4]
+def explain_invalid(problem: Mapping[str, Any]) -> str:
+    """Return what a value must be instead, after pydantic's word on it: "it must be at least 1".
+
+    Args:
+        problem: entry of `ValidationError.errors()`.
+    """
+    kind, about = str(problem["type"]), problem.get("ctx", {})
+    if kind in BOUNDS:
+        (bound,) = about.values()
+        return f"it must be {BOUNDS[kind]} {f'{bound:g}' if isinstance(bound, float) else f'{bound:,}'}"
+    if kind in ("literal_error", "enum"):
+        return f"it must be {about['expected']}"
+    if kind.endswith("too_short"):
+        least = about["min_length"]
+        return "it must not be empty" if least == 1 else f"it needs at least {least:,} {_parts(kind)}"
+    if kind.endswith("too_long"):
+        return f"it may have no more {_parts(kind)} than {about['max_length']:,}"
+    if kind == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    wanted = next((words for start, words in WANTED.items() if kind.startswith(start)), None)
     said = str(problem["msg"])
-    return f"{said.rpartition(' ')[0]} {tiny[0]:g}" if tiny else said
+    return f"it must be {wanted}" if wanted is not None else said[:1].lower() + said[1:]
+
+
+def _parts(kind: str) -> str:
+    """Parts of a text or of a list, which pydantic counts."""
+    return "characters" if kind.startswith("string") else "entries"
 
 
 @contextlib.contextmanager

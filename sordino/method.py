@@ -362,7 +362,8 @@ class Method:
         Args:
             epsilon: The budget.
             delta: The delta of that budget.
-            rounds: Number of rounds.
+            rounds: Number of rounds; of a method that protects records those in which a client takes part, unless the
+                method `counts_all_rounds`.
             records: Number of training records of all clients together.
         """
         return None

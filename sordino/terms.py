@@ -295,11 +295,19 @@ def _meaning(task: Task, evaluation: Collection[str]) -> dict[str, Any]:
 
 
 def describe_method(method: Method) -> str:
-    """Describe a method with its hyper-parameters, as a run's identity holds them: at their defaults, those that were
-    `ADDED_LATER` are left out."""
-    shown = [one for one in dataclasses.fields(method) if one.repr]
-    kept = [one for one in shown if not (one.metadata == ADDED_LATER and getattr(method, one.name) == one.default)]
-    return f"{type(method).__qualname__}({', '.join(f'{one.name}={getattr(method, one.name)!r}' for one in kept)})"
+    """Describe a method with its hyper-parameters and those of its rules, as a run's identity holds them: at their
+    defaults, those that were `ADDED_LATER` are left out."""
+    return _describe(method)
+
+
+def _describe(value: object) -> str:
+    """Describe a value as `repr` does, without what was added to a dataclass later and has its default."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    shown = [one for one in dataclasses.fields(value) if one.repr]
+    kept = [one for one in shown if not (one.metadata == ADDED_LATER and getattr(value, one.name) == one.default)]
+    described = ", ".join(f"{one.name}={_describe(getattr(value, one.name))}" for one in kept)
+    return f"{type(value).__qualname__}({described})"
 
 
 def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = None) -> Costs:

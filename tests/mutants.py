@@ -1356,7 +1356,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("records: batches are not sampled", "coins(records, self.sampling,", "coins(records, 1.0,"),
             ("records: steps are not counted", "if self.taken >= self.steps:", "if False:"),
-            ("records: gradients leave bare", "SampledGradients if charge[1] > 0", "BareGradients if charge[1] > 0"),
+            ("records: gradients leave bare", "SampledGradients if drawn[1] > 0", "BareGradients if drawn[1] > 0"),
             ("records: nothing is scaled down", "self.limit = self.clip", "self.limit = self.clip * 1e9"),
         ],
     ),
@@ -1601,6 +1601,198 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 'trained.tolist() if varied != "sampling" else',
             ),
             ("the noise of one matrix for several", "math.sqrt(needs.matrices) / mu_of", "1 / mu_of"),
+        ],
+    ),
+    (
+        "privacy/gate.py",
+        "tests/privacy/test_shuffled_batches.py",
+        [
+            ("dealt: a record in several batches", "return self._dealt == batch", "return self._dealt <= batch"),
+            ("dealt: all records in each batch", "return self._dealt == batch", "return self._dealt >= 0"),
+            (
+                "dealt: half of the batches",
+                "divmod(step, self.batches_of_pass)",
+                "divmod(step // 2, self.batches_of_pass)",
+            ),
+            ("dealt: every pass alike", "*self.purpose, number)", "*self.purpose, 0)"),
+            ("dealt: every client alike", "*self.purpose, number)", "self.purpose[0], 0, number)"),
+            (
+                "dealt: the noise of one sum for a pass",
+                'return self._batch_of_pass(records, purpose[-1]), ("gradient", *purpose)',
+                'return self._batch_of_pass(records, purpose[-1]), ("gradient", *self.purpose, 0)',
+            ),
+            ("dealt: coins all the same", "if self.passes is not None:", "if False:"),
+            ("dealt: the gate forgets passes", "clip, self.mechanism, plan.passes)", "clip, self.mechanism)"),
+            (
+                "dealt: the gate forgets passes of separate parts",
+                "self.mechanism, separate, plan.passes)",
+                "self.mechanism, separate)",
+            ),
+            (
+                "dealt: half the noise",
+                "return self.multiplier * self.whole",
+                "return (1.0 if self.passes is None else 0.5) * self.multiplier * self.whole",
+            ),
+            (
+                "dealt: nothing is scaled down",
+                "self.limit = self.clip\n",
+                "self.limit = self.clip * (1.0 if passes is None else 1e9)\n",
+            ),
+        ],
+    ),
+    (
+        "privacy/noise.py",
+        "tests/privacy/test_shuffled_batches.py",
+        [
+            (
+                "dealt: by coins",
+                "torch.randperm(count, generator=",
+                "torch.randint(0, max(1, count), (count,), generator=",
+            ),
+            ("dealt: one deal for all", 'self.generator("batches", *purpose)', 'self.generator("batches")'),
+        ],
+    ),
+    (
+        "privacy/budget/record_level_plan.py",
+        "tests/privacy/test_shuffled_batches.py",
+        [
+            (
+                "dealt: charged as if by coins",
+                "return sampled if self.passes is None else (1.0, sampled[1], self.passes)",
+                "return sampled",
+            ),
+            ("dealt: one pass is charged", "(1.0, sampled[1], self.passes)", "(1.0, sampled[1], 1)"),
+            (
+                "dealt: twice the noise is charged",
+                "(1.0, sampled[1], self.passes)",
+                "(1.0, 2 * sampled[1], self.passes)",
+            ),
+            ("dealt: planned as if by coins", "    if plan.passes is not None:", "    if False:"),
+            ("dealt: planned for one pass", "np.full_like(steps, plan.passes)", "np.ones_like(steps)"),
+            (
+                "dealt: more steps than batches",
+                "1 / of_a_pass, epochs * of_a_pass",
+                "1 / of_a_pass, 2 * epochs * of_a_pass",
+            ),
+            (
+                "dealt: where epsilon rests on coins",
+                'if batches == "shuffled" and (needs.sums or varied != "noise"):',
+                "if False:",
+            ),
+            (
+                "dealt: other clients forget passes",
+                'not in ("shared", "passes")]',
+                'not in ("shared", "passes", "steps")]',
+            ),
+        ],
+    ),
+    (
+        "methods/bases.py",
+        "tests/privacy/test_shuffled_batches.py",
+        [("dealt: coins are spoken of", 'if self.batches == "shuffled" else SIZES]', "if False else SIZES]")],
+    ),
+    (
+        "experiment/budgeting.py",
+        "tests/privacy/test_shuffled_batches.py",
+        [("dealt: the plan does not hear of it", "        batches=method.batches,\n", "")],
+    ),
+    (
+        "parts/record_thresholds.py",
+        "tests/methods/test_adadp_cfl.py",
+        [
+            ("rewards: losses are not weighed", "self.loss_weight * (before[0]", "(before[0]"),
+            ("rewards: accuracies are not weighed", "self.accuracy_weight * (now[1]", "(now[1]"),
+            ("rewards: noise of losses is not weighed", "hypot(self.loss_weight * loss", "hypot(loss"),
+            ("rewards: noise of accuracies is not weighed", "self.accuracy_weight * accuracy)", "accuracy)"),
+            ("rewards: what matters is not weighed", "(self.loss_weight + self.accuracy_weight) / 2", "1.0"),
+        ],
+    ),
+    (
+        "privacy/gradients.py",
+        "tests/privacy/test_noisy_norms.py",
+        [
+            (
+                "norms: without noise",
+                "self.__norms.append(torch.linalg.vector_norm(gradient))",
+                "self.__norms.append(self._clipped_sum(flat, torch.arange(len(self.__units))).norm())",
+            ),
+            (
+                "norms: of stacked clients without noise",
+                "self.__norms.append(torch.linalg.vector_norm(gradients, dim=1))",
+                "self.__norms.append(torch.linalg.vector_norm(self._clipped_sums(flat, None), dim=1).to(flat.dtype))",
+            ),
+            (
+                "norms: one stacked client's for all",
+                "return torch.stack(self.__norms, dim=1) if self.__norms",
+                "return torch.stack(self.__norms, dim=1)[:1].expand(len(self.__sizes), -1) if self.__norms",
+            ),
+        ],
+    ),
+    (
+        "parts/record_thresholds.py",
+        "tests/parts/test_record_thresholds.py tests/privacy/test_noisy_norms.py",
+        [
+            (
+                "dp-agr: paid for once more",
+                'return {"norms": Follows("update", entries=TOLD)}',
+                'return {"norms": Average(0.0, 1.0)}',
+            ),
+            (
+                "dp-agr: leaves bare",
+                'return {"norms": Follows("update", entries=TOLD)}',
+                'return {"norms": Bare("norms")}',
+            ),
+            ("dp-agr: of unknown length", 'Follows("update", entries=TOLD)', 'Follows("update")'),
+            ("dp-agr: the window does not move", "norms[who][:, 1:], told]", "norms[who][:, :-1], told]"),
+            ("dp-agr: the median", "nanquantile(self.percentile, dim=1)", "nanquantile(0.5, dim=1)"),
+            ("dp-agr: of the last round alone", "norms[who].flatten(1).nan", "norms[who][:, -1].nan"),
+            ("dp-agr: beyond its range", "found.clamp(self.low, self.high))", "found)"),
+            ("dp-agr: what is not finite counts", "torch.where(told > 0, told, torch.nan)", "told"),
+            ("dp-agr: noise is added once more", "(norms.square() - noise)", "(norms.square() + noise)"),
+            ("dp-agr: the noise of one entry", ".square().expand(data.layout.size).sum()", ".square()"),
+            ("dp-agr: nothing is left of short gradients", "clamp(min=least.square())", "clamp(min=0)"),
+            ("dp-agr: the shortest alone", "+ 0.5) / TOLD * norms.shape[0]", "+ 0.5) / TOLD"),
+        ],
+    ),
+    (
+        "terms.py",
+        "tests/methods/test_adadp_cfl.py tests/test_derive.py",
+        [
+            (
+                "rules' later settings decide at their defaults",
+                "={_describe(getattr(value, one.name))}",
+                "={getattr(value, one.name)!r}",
+            ),
+        ],
+    ),
+    (
+        "experiment/budgeting.py",
+        "tests/methods/test_adadp_cfl.py",
+        [("published noise of one's own rounds", "schedule.rounds if method.counts_all_rounds else", "")],
+    ),
+    (
+        "auditing/conformance.py",
+        "tests/privacy/test_shuffled_batches.py",
+        [
+            (
+                "dealt: charged as coins, unseen",
+                "if any(counted[key][0] < 1 for key in dealt",
+                "if any(False for key in dealt",
+            ),
+            ("dealt: twice, unseen", "if deal.purpose in seen:", "if False:"),
+            ("dealt: every sum of a pass is a charge", "passage.number % dealt.get(key, 1) == 0", "True"),
+            ("dealt: unpaid passes, unseen", "% dealt.get(key, 1) == 0", "< 0"),
+        ],
+    ),
+    (
+        "testing/records.py",
+        "tests/privacy/test_shuffled_batches.py",
+        [
+            (
+                "dealt: the battery does not look for records in two batches",
+                'assert len(set(entered)) == len(entered), "a record enters two batches of one pass"',
+                "pass",
+            ),
         ],
     ),
     (
@@ -3384,7 +3576,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "count - times[number, name])",
                 "count * (not times[number, name]))",
             ),
-            ("gradients are not counted", "if count > counted.get(key, 0)}", "if False}"),
+            ("gradients are not counted", "if count > counted.get(key, (0.0, 0))[1]}", "if False}"),
             ("prices are not compared", "if passage.price > price * (1 + 1e-6):", "if False:"),
             ("bytes are not looked at", "            if needed > each:", "            if False:"),
             ("nothing is rehearsed", "replays.replay(run).items()", "{}.items()"),
@@ -3616,6 +3808,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("clients are pushed away from the global model", "pull_to(start, self.mu)", "pull_to(start, -self.mu)"),
             ("clients are pulled to zero", "pull_to(start, self.mu)", "pull_to(0 * start, self.mu)"),
+        ],
+    ),
+    (
+        "methods/nbafl_record.py",
+        "tests/methods/test_nbafl_record.py",
+        [
+            ("nbafl-record: clients are pushed away", "pull_to(start, self.mu)", "pull_to(start, -self.mu)"),
+            ("nbafl-record: weights leave the ball", "(self.ball / model.norm()).clamp(max=1)", "1.0"),
+            ("nbafl-record: all weights lie on the ball", ".clamp(max=1)", ""),
+            ("nbafl-record: half of the published noise", "return 2 * math.sqrt(2 *", "return math.sqrt(2 *"),
+            ("nbafl-record: the published noise of one round", "* rounds / epsilon", "/ epsilon"),
         ],
     ),
     (

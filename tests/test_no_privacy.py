@@ -213,7 +213,7 @@ def test_notes_speak_of_noise_where_there_is_some(tmp_path: Path) -> None:
         assert not any(word in told for word in ("nois", "clips", "budget", "agent")), told
 
 
-@pytest.mark.parametrize("rule", ["ddpg", "fixed", "percentile", "quantile", "median"])
+@pytest.mark.parametrize("rule", ["ddpg", "fixed", "percentile", "quantile", "median", "dp-agr"])
 def test_record_level_thresholds_still_run(rule: str, tmp_path: Path) -> None:
     keys = {**QUICK_KEYS, "privacy": "none", "method": "adadp-cfl", "model": "logistic", "store": tmp_path}
     found = run(**(keys | {"set": {"epochs": 1, "batch": 64, "clipping": rule}}))
@@ -250,7 +250,7 @@ def test_a_file_says_it_too(tmp_path: Path) -> None:
     assert "leave out either it or epsilon" in refused("run", file, "--epsilon=2")
     assert "leave out either it or noise_multiplier" in refused("run", "--privacy=none", "--noise-multiplier=2")
     assert "no noise to plan" in refused("plan", file)
-    assert "input should be 'dp' or 'none'" in refused("run", "--privacy=no")
+    assert "it must be 'dp' or 'none'" in refused("run", "--privacy=no")
 
 
 def test_it_stands_beside_private_rows_in_a_comparison(tmp_path: Path) -> None:

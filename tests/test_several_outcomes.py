@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,12 @@ STORIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
 }
 
 
+WISHES = {
+    "numbers": r"to predict 2 numbers for each record, sbp \(from \d+ to \d+\) and dbp \(from \d+ to \d+\), with",
+    "labels": r"to tell 2 outcomes of each record, cough \(no or yes\) and fever \(no or yes\), with",
+}
+
+
 def schema_for(visits: Path, story: str, folder: Path) -> Path:
     command("data", "schema", visits, *STORIES[story][1], "-o", folder / "s.toml")
     return folder / "s.toml"
@@ -94,11 +101,70 @@ def test_several_outcomes_are_told_from_raw_files_to_the_statement(story: str, v
     assert "prediction" not in rows[0]
     command("statement", run["run"], "--store", tmp_path / "st", "-o", tmp_path / "s.html")
     text = (tmp_path / "s.html").read_text()
-    assert f"in the columns {outcomes[0]}, {outcomes[1]}" in text
+    assert re.search(WISHES[story], text)
+    assert f"in the columns {outcomes[0]}, {outcomes[1]}" not in text, "they are named with their values"
     command("report", run["run"], "--store", tmp_path / "st", "-o", tmp_path / "r.html")
     assert f", {outcomes[1]}" in (tmp_path / "r.html").read_text()
     shown = command("show", run["run"], "--store", tmp_path / "st").out
     assert f", {outcomes[1]}" in shown
+    shown = command("show", run["run"], "--clients", "--store", tmp_path / "st").out
+    assert all(f"[{name}]" in shown for name in outcomes)
+
+
+def test_a_statement_has_the_figures_of_each_label(visits: Path, tmp_path: Path) -> None:
+    """Their mean is no share of records: a record may be right in one outcome and wrong in another."""
+    run, found, text = stated(visits, "labels", tmp_path)
+    accuracy, worst = run["accuracy"]["personal"], run["accuracy"]["personal_worst"]
+    assert found["utility"][0] == (
+        f"What clients predict with is right about {accuracy:.1%} of the single outcomes of test records, in the mean "
+        f"over clients; at the client that is worst off about {worst:.1%}. How often all outcomes of a record are "
+        "right at once was not measured."
+    )
+    metrics = {name: one["mean"] for name, one in run["metrics"].items()}
+    assert (
+        f"In the mean over the outcomes and over clients the area under the curve (AUC) is {metrics['auc']:.3f},"
+        in text
+    )
+    assert found["utility_of_outcomes"] == [
+        {
+            "outcome": name,
+            "accuracy": f"{metrics[f'accuracy[{name}]']:.1%}",
+            "always the more frequent value": f"{metrics[f'majority[{name}]']:.1%}",
+            "AUC": f"{metrics[f'auc[{name}]']:.3f}",
+        }
+        for name in ("cough", "fever")
+    ]
+    assert "| outcome | accuracy | always the more frequent value | AUC |\n" in text
+    assert "| client | accuracy, mean of the outcomes |\n" in text
+    assert "the possible outcomes: cough (no or yes) and fever (no or yes)" in text
+
+
+def test_a_statement_has_the_figures_of_each_number_in_its_unit(visits: Path, tmp_path: Path) -> None:
+    run, found, text = stated(visits, "numbers", tmp_path, unit="mmHg")
+    metrics = {name: one["mean"] for name, one in run["metrics"].items()}
+    assert "of the variance of the test records (R²), in the mean over the outcomes and over clients;" in text
+    assert f"The root of the mean squared error is {metrics['rmse']:.4g} mmHg in the mean over the outcomes and" in text
+    assert "of the numbers lie inside the 90 % intervals" in text
+    assert found["utility_of_outcomes"][1] == {
+        "outcome": "dbp",
+        "R²": f"{metrics['r2[dbp]']:.1%}",
+        "root mean squared error": f"{metrics['rmse[dbp]']:.4g} mmHg",
+        "always a client's own mean": f"{metrics['constant_rmse[dbp]']:.4g} mmHg",
+        "inside 90 % intervals": f"{metrics['coverage[dbp]']:.1%}",
+    }
+    assert re.search(r"sbp \(from \d+ to \d+ mmHg\) and dbp \(from \d+ to \d+ mmHg\), with the method", text)
+
+
+def stated(visits: Path, story: str, folder: Path, unit: str | None = None) -> tuple[Any, Any, str]:
+    """A short run, and its statement for machines and for people."""
+    schema = schema_for(visits, story, folder)
+    if unit is not None:
+        schema.write_text(schema.read_text().replace('kind = "target"', f'kind = "target"\nunit = "{unit}"'))
+    keys = ("--data", visits, "--schema", schema, "--workers=1", "--epsilon=8", "--rounds=3", "--store", folder / "st")
+    run = command("run", *keys, "--json").document
+    asked = ("statement", run["run"], "--store", folder / "st")
+    command(*asked, "-o", folder / "s.md")
+    return run, command(*asked, "--json").document, (folder / "s.md").read_text()
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -212,11 +212,11 @@ NUMBER = {"kind": "number"}
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"x": NUMBER, "t": {"kind": "target"}}, "is wrong at columns.t.range: field required"),
+        ({"x": NUMBER, "t": {"kind": "target"}}, "is wrong at columns.t.range: it must be given"),
         ({"x": NUMBER, "t": {"kind": "target", "range": [3, 3]}}, "the range's first number must be the smaller one"),
         ({"x": NUMBER, "t": {"kind": "time", "cuts": [1, 2]}}, "but there are 1 of kind time"),
         ({"x": NUMBER, "t": {"kind": "time", "cuts": [2, 1]}, "e": {"kind": "event"}}, "`cuts` must rise"),
-        ({"x": NUMBER, "t": {"kind": "time", "cuts": [0, 1]}, "e": {"kind": "event"}}, "greater than 0"),
+        ({"x": NUMBER, "t": {"kind": "time", "cuts": [0, 1]}, "e": {"kind": "event"}}, "it must be above 0"),
         ({"x": NUMBER, "e": {"kind": "event"}}, "but there are 1 of kind event"),
         ({"x": NUMBER}, "but none has"),
     ],

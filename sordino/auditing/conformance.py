@@ -165,7 +165,7 @@ def _repeated_entries(rows: torch.Tensor) -> str:
 def findings(runs: Sequence[Recorded], replays: ReplayPool) -> list[Finding]:
     """Findings on several runs of one experiment: everything that does not conform. The first run is replayed."""
     found: list[Finding] = []
-    checks: list[Check] = [variances, independence, _norms, _bare_entries, _coins, _charges, _sizes]
+    checks: list[Check] = [variances, independence, _norms, _bare_entries, _coins, _deals, _charges, _sizes]
     if runs[0].method.sends_sums():
         checks += [sum_conformance.shares, sum_conformance.prices]
         checks += [sum_conformance.coins, sum_conformance.contributions]
@@ -229,6 +229,21 @@ def _coins(runs: Sequence[Recorded]) -> Iterator[Finding]:
             yield Finding(0, "coins", "The same batches come again and again.", refuted=True)
 
 
+def _deals(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """Find batches to which records are not dealt once in a pass, or equally many to each."""
+    for run in runs:
+        seen: set[tuple[int, ...]] = set()
+        for deal in run.source.deals:
+            sizes = np.bincount(deal.batch_of.numpy(), minlength=deal.batches)
+            if len(sizes) > deal.batches or sizes.max(initial=0) > sizes.min() + 1:
+                yield Finding(0, "batches", f"A pass deals {sizes.max()} records to one of {deal.batches} batches.")
+                return
+            if deal.purpose in seen:
+                yield Finding(0, "batches", "A pass over the records was dealt twice.", refuted=True)
+                return
+            seen.add(deal.purpose)
+
+
 def _dispersion(taken: np.ndarray, count: np.ndarray, rate: np.ndarray) -> float:
     """Standard errors by which binomial numbers vary more, or less, than they should."""
     variance = count * rate * (1 - rate)
@@ -244,11 +259,12 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
         paid, times = {(row.question, row.release): row for row in rows}, Counter((r.question, r.release) for r in rows)
         steps = run.method.steps()
         counted = {
-            (row.question, client): int(count)
+            (row.question, client): (rate, int(count))
             for row in run.ledger.rows
             if row.pool and steps[row.step][row.release].made_of_gradients
-            for client, (_, _, count) in zip(row.clients().tolist(), row.histories(), strict=True)
+            for client, (rate, _, count) in zip(row.clients().tolist(), row.histories(), strict=True)
         }
+        dealt = {(int(deal.purpose[0]), int(deal.purpose[1])): deal.batches for deal in run.source.deals}
         left = Counter((one.question.number, name) for one in run.transcript.exchanges for name in one.answer.values)
         missing = [(name, count - times[number, name]) for (number, name), count in left.items()]
         missing = [(name, count) for name, count in missing if count > 0]
@@ -262,7 +278,8 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
         for passage in run.mechanism.passages:
             if passage.purpose[0] == "gradient":
                 key = (int(passage.purpose[1]), passage.client)
-                taken[key] = taken.get(key, 0) + 1
+                begins = passage.number % dealt.get(key, 1) == 0  # of all sums of a pass a record is in one
+                taken[key] = taken.get(key, 0) + begins
             elif math.isfinite(passage.bound):
                 row = paid.get((passage.purpose[0], passage.purpose[1]))
                 price = math.inf if row is None else _price_paid(row, passage.client)
@@ -274,15 +291,18 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
                         refuted=True,
                     )
                     return
-        more = {key: count for key, count in taken.items() if count > counted.get(key, 0)}
+        more = {key: count for key, count in taken.items() if count > counted.get(key, (0.0, 0))[1]}
         if more:
             key, count = next(iter(more.items()))
             yield Finding(
                 0,
                 "steps",
-                f"{count} noisy gradients passed where {counted.get(key, 0)} are charged.",
+                f"{count} noisy gradients passed where {counted.get(key, (0.0, 0))[1]} are charged.",
                 refuted=True,
             )
+            return
+        if any(counted[key][0] < 1 for key in dealt if key in counted):
+            yield Finding(0, "coins", "Batches that were dealt are charged as if by secret coins.", refuted=True)
             return
 
 

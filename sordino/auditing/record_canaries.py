@@ -121,6 +121,7 @@ def _count_passages(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]
     """Count, by pool, how often a record of the target went through each kind of release, by what passed the
     mechanism."""
     rates = {toss.purpose[:2]: toss.rate for toss in recorded.source.tosses}
+    dealt = {deal.purpose[:2]: deal.batches for deal in recorded.source.deals}
     asked = {one.question.number: one for one in recorded.exchanges_of(target)}
     found: dict[str, Counter[Kind]] = {}
     for passage in recorded.mechanism.passages:
@@ -130,13 +131,17 @@ def _count_passages(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]
         if exchange is None:
             continue
         if passage.purpose[0] == "gradient":
+            batches = dealt.get((passage.purpose[1], target))
+            if batches is not None and (passage.number + 1) % batches:
+                continue  # of all sums of a pass a record is in one
             release = _gradient_release(exchange)
             clips = _thresholds(exchange, release, target)
             sizes = recorded.prepared.learner.layout.parts(len(clips))
             noise = torch.stack([part[0] for part in passage.deviations.split(sizes)])
             # Where parts have noise of their own, a record moves each by its threshold over its noise.
             whole = float(torch.linalg.vector_norm(clips / (noise / noise[0])))
-            kind = (release, rates[passage.purpose[1], target], float(noise[0]) / whole)
+            rate = rates[passage.purpose[1], target] if batches is None else 1.0
+            kind = (release, rate, float(noise[0]) / whole)
         else:
             release = str(passage.purpose[1])
             cover = exchange.releases[release].cover(len(passage.before), recorded.gate.allowance, exchange.public)
@@ -273,7 +278,7 @@ def _gradient_base(prepared: Prepared, gate: Gate, target: int, clip: Tensor, tr
     Parts with noise of their own are attacked as one vector: what their noise is worth together is measured in the run.
     """
     plan = gate.allowance.of_records
-    forced = replace(plan, sampling=np.ones_like(plan.sampling), steps=np.ones_like(plan.steps))
+    forced = replace(plan, sampling=np.ones_like(plan.sampling), steps=np.ones_like(plan.steps), passes=None)
     gate = replace(gate, allowance=replace(gate.allowance, records=forced))
     learner = Learner(models.build("logistic", (CANARIES,), 2), Classification.numbered(2))
     weights = next(shape for shape in learner.layout.shapes if len(shape) == 2)

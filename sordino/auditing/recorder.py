@@ -142,12 +142,22 @@ class Tosses:
     fallen: Tensor
 
 
+@dataclass(frozen=True)
+class Deal:
+    """One pass over a client's records: question, client and number of the pass, and each record's batch."""
+
+    purpose: tuple[Any, ...]
+    batches: int
+    batch_of: Tensor
+
+
 @dataclass
 class WatchingSource:
-    """A source whose coins are written down."""
+    """A source whose coins and deals are written down."""
 
     of: Source
     tosses: list[Tosses] = field(default_factory=list)
+    deals: list[Deal] = field(default_factory=list)
 
     def key(self, *purpose: object) -> int:
         return self.of.key(*purpose)
@@ -174,3 +184,8 @@ class WatchingSource:
         fallen = self.of.coins(count, rate, *purpose)
         self.tosses.append(Tosses(purpose, rate, fallen.clone()))
         return fallen
+
+    def deal(self, count: int, batches: int, *purpose: object) -> Tensor:
+        batch_of = self.of.deal(count, batches, *purpose)
+        self.deals.append(Deal(purpose, batches, batch_of.clone()))
+        return batch_of

@@ -44,9 +44,9 @@ def install_site(
     from sordino.deploy.site.rules import FILE
 
     where = folder.resolve()
-    if not shown and not (where / FILE).is_file():
+    if not (where / FILE).is_file():
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.")
-    if not shown and ca is not None and not ca.is_file():
+    if ca is not None and not ca.is_file():
         raise UserError(f"There is no certificate {ca}: the server's operator gives you its ca.pem.")
     command = ["join", str(where), "--log-json"]
     command += [] if server is None else ["--server", _checked(server)]
@@ -82,12 +82,16 @@ def install_server(
     as_json: Json = False,
 ) -> None:
     """Write a systemd unit that serves an experiment to its end, also after a crash or a restart."""
+    from sordino.flower import check_installed
+
+    check_installed()
     from sordino.deploy import services
+    from sordino.flower.keys import CERTIFICATE_KEY
 
     where, kept = folder.resolve(), (store or DEFAULT_STORE).resolve()
-    if not shown and not experiment.is_file():
-        raise UserError(f"There is no experiment {experiment}.")
-    if not shown and not where.is_dir():
+    if not experiment.is_file():
+        raise UserError(f"There is no experiment {experiment}: name the TOML file that the server is to run.")
+    if not (where / CERTIFICATE_KEY).is_file():
         raise UserError(f"There is no server in {folder}: `sordino serve init --host NAME` makes one.")
     command = ["serve", str(experiment.resolve()), "--take-up", "--log-json", "--address", _checked(address)]
     command += ["--folder", str(where), "--store", str(kept)]
@@ -142,10 +146,8 @@ def migrate(
 
 
 def _finish(service: Service, shown: bool, as_json: bool, missing: list[str] | None = None) -> None:
-    """Print or install a service; variables that are `missing` in the unit have to be in its file of variables."""
-    if shown:
-        typer.echo(service.unit(), nl=False)
-        return
+    """Print or install a service that can work; variables that are `missing` in the unit have to be in its file of
+    variables."""
     written = service.environment_file
     assert written is not None
     known = written.read_text() if written.is_file() else ""
@@ -153,6 +155,9 @@ def _finish(service: Service, shown: bool, as_json: bool, missing: list[str] | N
     if lacking:
         options = " and ".join({"SORDINO_SERVER": "--server", "SORDINO_CA": "--ca"}[name] for name in lacking)
         raise UserError(f"Give {options}, or write {' and '.join(f'{name}=...' for name in lacking)} into {written}.")
+    if shown:
+        typer.echo(service.unit(), nl=False)
+        return
     path = service.install()
     if as_json:
         typer.echo(json.dumps({"unit": str(path), "name": service.name, "next": service.next_steps()}))
@@ -175,9 +180,9 @@ def _environment(user: str | None) -> dict[str, str]:
 
 def _witness_folder(folder: Path, user: str | None) -> list[Path]:
     """Folder of the site's witness, to which its service writes."""
-    from sordino.deploy.site.rules import FILE, read_rules
+    from sordino.deploy.site.rules import read_rules
 
-    named = read_rules(folder).rules.witness if (folder / FILE).is_file() else None
+    named = read_rules(folder).rules.witness
     if named is not None:
         return [(folder / named).resolve()]
     return [Path(_environment(user)["XDG_STATE_HOME"]) / "sordino"]

@@ -132,12 +132,18 @@ def predict(
         told = {"records": len(labels), "predicted": counts, "without_prediction": unusable}
         told |= {} if judged is None else {"judgement": judged.to_dict()}
         told |= {} if found.threshold is None else {"threshold": found.threshold}
+        if found.records.outside is not None:
+            columns = {name: one.to_dict() for name, one in found.records.outside.items()}
+            told["outside_range"] = {"records": found.records.rows_outside(), "columns": columns}
         typer.echo(json.dumps({"file": str(output), "client": client, **told}))
         return
     shares = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
     typer.echo(f"{output}: {len(labels)} records; predicted: {shares or 'nothing'}")
     if unusable:
         typer.echo(f"{unusable} records have no prediction: they lack a value that the schema requires.")
+    note = found.records.note_outside()
+    if note is not None:
+        typer.echo(f"Note: {note}", err=True)
     if found.threshold is not None:
         typer.echo(f"{found.task.positive_name!r} is predicted from a probability of {found.threshold:.3f} on.")
     for sentence in _untrained(run, store) if client is None else ():

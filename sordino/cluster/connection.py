@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.errors import UserError, quoted
+from sordino.util.processes import hold_interrupt
 
 HELP = "auto (a cluster that runs on this machine), ray://HOST:PORT, or local:N (N cores of this machine)"
 SETTINGS = {
@@ -22,6 +23,7 @@ SETTINGS = {
 """Ray sends no statistics to its makers, and leaves the choice of cards to whoever has set it. Its workers do not stand
 behind all other processes of a machine (15, as Ray has it), where they would get next to nothing of a busy one."""
 MOST_LOCAL = 256
+MOST_PORTS = 65_535
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ def check(address: str) -> None:
     """Refuse an address that cannot be one, and a cluster without Ray, before any work."""
     kind, _, rest = address.partition(":")
     local = kind == "local" and rest.isdecimal() and 1 <= int(rest) <= MOST_LOCAL
-    if not (address == "auto" or local or (address.startswith("ray://") and ":" in rest[2:])):
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    remote = address.startswith("ray://") and host and port.isdecimal() and 1 <= int(port) <= MOST_PORTS
+    if not (address == "auto" or local or remote):
         raise UserError(f"--cluster {quoted(address)} is no cluster: it is {HELP}.")
     if importlib.util.find_spec("ray") is None:
         raise UserError('A cluster needs Ray, which is not installed here: pip install "sordino[cluster]".')
@@ -115,14 +119,15 @@ def connected(address: str) -> Iterator[Cluster]:
         _reach(address)
         given |= {"address": address, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}}
     try:
-        with _environment(here):
-            ray.init(**given)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise _unreachable(address, str(error).partition("\n")[0]) from error
-    try:
+        try:
+            with _environment(here), hold_interrupt():  # interrupted, it may crash at the end of the program
+                ray.init(**given)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            raise _unreachable(address, str(error)) from error
         yield Cluster(address, ray)
     finally:
-        ray.shutdown()
+        with hold_interrupt():
+            ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -147,12 +152,24 @@ def _reach(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise _unreachable(address, str(error)) from error
+    except OSError as error:
+        raise _unreachable(address, error.strerror or str(error)) from error
 
 
 def _unreachable(address: str, reason: str) -> UserError:
+    """Make the error for a cluster that is not there; `reason` is in the words of Ray or of the operating system."""
+    cause = reason.partition("\n")[0].partition(". ")[0].rstrip(".")  # behind it stands advice on options of Ray's own
+    kind, _, rest = address.partition(":")
+    if kind == "local":
+        return UserError(
+            f"No cluster of {rest} cores can be started on this machine ({cause}): leave --cluster out, or ask for "
+            "fewer cores."
+        )
+    if kind == "auto":
+        return UserError(
+            f"No cluster runs on this machine ({cause}): start one with `ray start --head`, or take --cluster local:N."
+        )
     return UserError(
-        f"The cluster {address} cannot be reached ({reason.rstrip('.')}): start it with `ray start --head`, or take "
-        "--cluster local:N."
+        f"No cluster answers at {address} ({cause}): start one there with `ray start --head`, and name the port of its "
+        "Ray client server, 10001 unless it was given another one."
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ class OnCluster:
 
     def results(self, cells: Sequence[Cell], display: Display, store: Store) -> list[Summary]:
         ray, found = self.cluster.ray, dict[int, Summary]()
-        room, waiting = self.cluster.room(self.per_run), list(enumerate(cells))
+        room, waiting = self.cluster.room(self.per_run), longest_first(cells)
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=True
         )
@@ -260,6 +260,18 @@ def connect_cluster(address: str | None, per_run: str | None = None) -> Iterator
     with connected(address) as cluster:
         cluster.room(part)
         yield OnCluster(cluster, part)
+
+
+def longest_first(cells: Sequence[Cell]) -> list[tuple[int, Cell]]:
+    """Cells and their places, in the order in which they are sent: long runs first, so that no node is idle while
+    another works on the last one. Runs get the numbers of the cells' own order."""
+    numbered = [replace(cell, number=cell.number or place + 1) for place, cell in enumerate(cells)]
+    return sorted(enumerate(numbered), key=lambda entry: -_passes(entry[1].experiment))
+
+
+def _passes(experiment: Experiment) -> float:
+    """Passes of all clients over their records in a run, by which runs of a study are longer or shorter."""
+    return experiment.build_method().passes() * experiment.rounds * experiment.participation
 
 
 def _show(telling: Telling, what: Any) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from sordino.data.column_kinds import LARGE
 from sordino.data.formats import quote
 from sordino.data.persons import code_of, names_somebody
 from sordino.data.schema import Category, Event, Format, Label, NumberColumn, Schema, Target, Time, canonical, unit_key
@@ -20,6 +21,9 @@ SHOWN = 5
 """Number of values that a sentence shows."""
 NOT_NOISED = "counted in the records, without noise"
 """End of every sentence with a figure counted in raw records."""
+FAR = 10.0
+"""Deviations from the mean within which numbers are expected: of all values, one in a hundred at most lies beyond
+(Chebyshev)."""
 WITH_UNIT = re.compile(
     r"^(?P<number>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)\s*(?P<unit>[^\W\d_].*|[%°‰µ].*)$", re.IGNORECASE
 )
@@ -72,6 +76,8 @@ class Encoded:
     """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
     persons: list[str] | None = None
     """Code of each row's person; None where the schema declares none."""
+    outside: dict[str, np.ndarray] = field(default_factory=dict)
+    """bool (rows,): which rows have a number outside the `expected_range` of a column, for each column with any."""
 
     @property
     def kept_labels(self) -> list[str]:
@@ -95,6 +101,7 @@ class Encoding:
         self._problems: list[str] = []
         self._lacking: list[Lacking] = []
         self._counted: list[str] = []
+        self._outside: dict[str, np.ndarray] = {}
 
     def result(self) -> Encoded:
         """Encode the table; `problems` holds everything that is wrong. Labels are empty for records to be predicted."""
@@ -116,7 +123,7 @@ class Encoding:
             )
         with np.errstate(over="ignore"):  # infinite ones are among the problems
             x = np.concatenate(parts, axis=1).astype(np.float32)
-        return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted, persons)
+        return Encoded(x, labels, self._kept, self._problems, self._lacking, self._counted, persons, self._outside)
 
     def known_labels(self) -> list[str] | None:
         """Return each row's outcome, as `Encoded.labels`; None without its columns. Nothing is a problem here: whoever
@@ -159,6 +166,9 @@ class Encoding:
                 f"The column {name!r} of {self._table.path} has an infinite value; replace it or drop its row."
             )
         self._check_missing(name, column.missing, absent)
+        outside = _outside(values, absent, expected_range(column))
+        if outside.any():
+            self._outside[name] = outside
         if column.range is not None:
             self._count_outside(name, values, absent, column.range)
             values = np.clip(values, *column.range)
@@ -243,7 +253,7 @@ class Encoding:
 
     def _count_outside(self, name: str, values: np.ndarray, absent: np.ndarray, ends: tuple[float, float]) -> None:
         """Count values that lie outside a range and are held to it."""
-        outside = int((~absent & ((values < ends[0]) | (values > ends[1]))).sum())
+        outside = int(_outside(values, absent, ends).sum())
         if outside:
             lie, are = ("values of {} lie", "are") if outside > 1 else ("value of {} lies", "is")
             self._counted.append(
@@ -344,6 +354,22 @@ def problems_of(tables: Sequence[Encoded], source: Source) -> list[str]:
         more = f" and {len(found) - SHOWN} more files" if len(found) > SHOWN else ""
         sentences.append(f"The column {name!r} has missing values (NaN) in {files}{more}; {MISSING[source]}.")
     return sentences
+
+
+def expected_range(column: NumberColumn) -> tuple[float, float]:
+    """Smallest and largest number that a model expects: the column's range, else `FAR` deviations around its mean; of a
+    column that is taken as it stands, up to `LARGE`, beyond which training calls it not scaled."""
+    if column.range is not None:
+        return column.range
+    centre, size = column.scale
+    far = LARGE if column.mean is None else FAR * size
+    return centre - far, centre + far
+
+
+def _outside(values: np.ndarray, absent: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+    """bool (rows,): which numbers lie outside a range."""
+    found: np.ndarray = ~absent & ((values < ends[0]) | (values > ends[1]))
+    return found
 
 
 def _range(ends: tuple[float, float]) -> str:

@@ -41,7 +41,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
 
-from sordino.errors import UserError, quoted
+from sordino.errors import UserError, explain_invalid, quoted
 from sordino.tasks import Classification, Regression, SeveralLabels, SeveralNumbers, Survival, Task
 from sordino.tasks.regression import USUAL_LOSS
 from sordino.util.formatting import canonical
@@ -611,13 +611,15 @@ def unit_key(unit: str) -> str:
 
 def _sentence(error: ValidationError, what: str) -> str:
     """The first problem that pydantic found, with the place where it stands."""
-    problem = error.errors()[0]
-    loc = problem["loc"]
+    problem, *others = error.errors()
+    loc, reason = problem["loc"], explain_invalid(problem)
+    if loc and str(loc[-1]).startswith("literal["):  # the first of several kinds that a value may have
+        also = [explain_invalid(one) for one in others if one["loc"][:-1] == loc[:-1]]
+        loc, reason = loc[:-1], ", or ".join([reason, *(one.removeprefix("it must be ") for one in also)])
     place = [str(part) for number, part in enumerate(loc) if not (loc[0] == "columns" and number == 2)]  # its kind
     where = f" at {'.'.join(place)}" if place else ""
     if problem["type"] == "extra_forbidden":
         return f"{what} has an unknown key {quoted(place[-1])}{where}."
     if problem["type"].startswith("union_tag"):
         return f"{what} is wrong{where}: kind must be number, category, id, label, target, time or event."
-    reason = str(problem["msg"]).removeprefix("Value error, ")
     return f"{what} is wrong{where}: {reason[0].lower()}{reason[1:]}."

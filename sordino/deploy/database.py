@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sordino.errors import UserError
+from sordino.store.database import CANNOT_WRITE
 
 DIGEST = "digest"
 LOCK_TIMEOUT_SECONDS = 30.0
@@ -151,5 +152,23 @@ class CheckedDatabase:
         """Turn a failure to write or read the file into a `DatabaseError`."""
         try:
             yield
-        except (OSError, sqlite3.Error) as error:
-            raise DatabaseError(f"{self.path} cannot be written or read: {error}.") from error
+        except OSError as error:
+            raise self._cannot_write(error.strerror or str(error)) from error
+        except sqlite3.ProgrammingError as error:  # a mistake of this program
+            raise DatabaseError(f"{self.path} cannot be written or read ({error}).") from error
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # the rest are details
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise DatabaseError(
+                    f"{self.path} is busy: another process has been writing to it for {LOCK_TIMEOUT_SECONDS:g} seconds "
+                    "or more. End that process, or wait for it, and try again."
+                ) from error
+            if code in CANNOT_WRITE:
+                raise self._cannot_write(str(error)) from error
+            raise DatabaseError(f"{self.path} is damaged ({error}): put the newest folder back.") from error
+
+    def _cannot_write(self, reason: str) -> DatabaseError:
+        return DatabaseError(
+            f"{self.path} cannot be written ({reason}): free disk space, and check that its folder is there and "
+            "belongs to the user who gave this command."
+        )

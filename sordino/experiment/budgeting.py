@@ -236,6 +236,7 @@ def record_plan(
         multiplier=multiplier,
         needs=needs,
         varied=method.varied,
+        batches=method.batches,
         sharing=functools.partial(share_noise, experiment, minimum, calibration) if needs.sums else None,
         sites=sites,
     )
@@ -245,8 +246,8 @@ def record_plan(
             "a larger epsilon, or only an epsilon and let the noise follow."
         )
     if method.variant == "paper" and multiplier is None:
-        everybody = int(sizes.sum())
-        published = [method.published_multiplier(float(b), delta, schedule.turns, everybody) for b in budgets]
+        everybody, rounds = int(sizes.sum()), schedule.rounds if method.counts_all_rounds else schedule.turns
+        published = [method.published_multiplier(float(b), delta, rounds, everybody) for b in budgets]
         if all(z is not None for z in published):
             return replace(plan, multipliers=np.array(published, dtype=float))
     return plan
@@ -265,6 +266,7 @@ def record_plan_without_noise(
         turns=schedule.turns,
         needs=needs,
         varied=method.varied,
+        batches=method.batches,
     )
 
 

@@ -21,7 +21,7 @@ from sordino.data.schema import (
     list_values,
 )
 from sordino.data.selection import PublicChoice
-from sordino.errors import UserError, pydantic_message, quoted, unknown
+from sordino.errors import UserError, explain_invalid, quoted, unknown
 from sordino.experiment.defaults import (
     COMPARED,
     DEFAULT_EPSILON,
@@ -272,7 +272,7 @@ class Experiment(BaseModel):
             raise _sentence(error, values) from error
         for key, value in values.items():
             if isinstance(value, bool) and not isinstance(getattr(experiment, key), bool):  # Python takes True for 1
-                raise UserError(f"{key} cannot be {value!r}: input should be a valid number.")
+                raise UserError(f"{key} cannot be {value!r}: it must be a number.")
         experiment._check_keys()
         experiment._ungiven = _ungiven_by(sources) - ({"method"} if methods else set())
         if methods:
@@ -626,4 +626,4 @@ def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
     hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
     if problem["type"] == "tuple_type":
         return UserError(f"{key} cannot be {quoted(values.get(key))}: write a list in brackets.")
-    return UserError(f"{key} cannot be {quoted(values.get(key))}: {pydantic_message(problem).lower()}.{hint}")
+    return UserError(f"{key} cannot be {quoted(values.get(key))}: {explain_invalid(problem)}.{hint}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sordino.errors import FAILURES, UserError, pydantic_message, quoted, unknown
+from sordino.errors import FAILURES, UserError, explain_invalid, quoted, unknown
 from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
 from sordino.parts.record_thresholds import RecordThreshold
@@ -216,8 +216,8 @@ def _valid(name: str, hint: Any, value: Any) -> Any:
     try:
         found = TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        problem = pydantic_message(error.errors()[0])
+        problem = explain_invalid(error.errors()[0])
         raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: {problem}.") from error
     if isinstance(value, bool) and not isinstance(found, bool):  # Python takes True for 1
-        raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: Input should be a valid number.")
+        raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: it must be a number.")
     return found

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sordino.errors import UserError, pydantic_message, quoted, unknown
+from sordino.errors import UserError, explain_invalid, quoted, unknown
 
 SCATTERING = "scattering"
 """The extractor that comes with Sordino."""
@@ -109,9 +109,7 @@ def read_choice(value: Any) -> FeatureChoice | None:
         key = str(problem["loc"][0])
         if problem["type"] == "extra_forbidden":
             raise unknown("setting of features =", key, FeatureChoice.model_fields) from error
-        raise UserError(
-            f"features.{key} cannot be {quoted(table.get(key))}: {pydantic_message(problem).lower()}."
-        ) from error
+        raise UserError(f"features.{key} cannot be {quoted(table.get(key))}: {explain_invalid(problem)}.") from error
     _check_settings(choice)
     return choice
 

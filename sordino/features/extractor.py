@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from sordino.data.dataset import Dataset
+from sordino.data.schema import list_values
 from sordino.data.sources import load
 from sordino.errors import FAILURES, UserError
 from sordino.experiment.identity import describe_machine, source_files, tensors_of
@@ -439,8 +440,18 @@ def _load_weights(name: str, module: nn.Module, tensors: Mapping[str, Tensor]) -
     try:
         module.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
+        own = {key: tuple(one.shape) for key, one in module.state_dict().items()}
+        given = {key: tuple(one.shape) for key, one in tensors.items()}
+        shared = [key for key in own if key in given and own[key] != given[key]]
+        parts = {
+            "they have": [f"{key!r} of shape {given[key]} instead of {own[key]}" for key in shared],
+            "they lack": [repr(key) for key in own if key not in given],
+            "the network has no": [repr(key) for key in given if key not in own],
+        }
+        told = "; ".join(f"{what} {list_values(found)}" for what, found in parts.items() if found)
         raise UserError(
-            f"The weights do not fit the network {name!r} of features: {' '.join(str(error).split())}"
+            f"The weights do not fit the network {name!r} of features: {told or ' '.join(str(error).split())}. "
+            "Give the weights of this network, or build the one that they were saved from."
         ) from error
 
 

@@ -29,7 +29,7 @@ from sordino.parts.record_thresholds import RecordClipping
 from sordino.parts.server_optimizers import SGD, ServerRule
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Normalised, Quantile, Random, Threshold
 from sordino.privacy.budget.allowance import Outlook
-from sordino.privacy.budget.record_level_plan import Varied
+from sordino.privacy.budget.record_level_plan import Batches, Varied
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.unit import Unit
 from sordino.util.selectable import Named
@@ -49,6 +49,11 @@ scaled to it, and it shrinks over the rounds); `median` (Geyer et al.: epsilon i
 `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent); `random` (a control for rules that choose)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """Sentence on what epsilon does not cover where records are protected."""
+SIZES_IN_PASSES = (
+    "How many records a client has shows in its number of steps. Which of them are in a batch together is not secret: "
+    "epsilon has no amplification by sampling."
+)
+"""Sentence where passes deal all records to batches."""
 SIZES_IN_SUMS = "How many records the clients of a round have together is public: sums over them are divided by it."
 """Sentence where sums over all clients' records leave, whose sampling rates do not depend on numbers of records."""
 
@@ -110,12 +115,18 @@ class RecordLevel(Averaging):
     unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"
     """Difference between clients with different budgets: their noise, or their sampling rate."""
+    counts_all_rounds: ClassVar[bool] = False
+    """Whether the published noise follows from the number of all rounds, not of those in which a client takes part."""
 
     clip: Positive = 1.0
     """The threshold C to which each record's gradient is scaled down."""
     budgets: str | None = None
     """The clients' own budgets instead of one for all: `0.05:0.6,0.1:0.3,1:0.1` deals epsilons by shares, `1,8,2,4`
     names one for each client."""
+    batches: Batches = field(default="poisson", metadata=ADDED_LATER)
+    """Records of a noisy gradient. `poisson`: each record enters by a secret coin, ceil(1/q) batches an epoch, and
+    epsilon is amplified by sampling. `shuffled`: an epoch is one pass over all records, dealt at random to batches of
+    equal size; a record pays in full for one batch an epoch. AdaDP-CFL's released code: `shuffled`."""
 
     def planned(self, outlook: Outlook) -> tuple[RecordLevel, list[str]]:
         """Return the method without those parts that the records' budget cannot pay for, and a sentence on each."""
@@ -162,7 +173,9 @@ class RecordLevel(Averaging):
         return random.permutation(np.repeat([part[0] for part in parts], counts))
 
     def discloses(self) -> list[str]:
-        return [SIZES_IN_SUMS if self.sends_sums() else SIZES]
+        if self.sends_sums():
+            return [SIZES_IN_SUMS]
+        return [SIZES_IN_PASSES if self.batches == "shuffled" else SIZES]
 
     def _not_understood(self) -> UserError:
         return UserError(
@@ -176,4 +189,5 @@ class RecordClipped(RecordLevel):
     """A record-level method whose clients' thresholds may follow any rule."""
 
     clipping: RecordClipping = FixedForRecords()
-    """Rule for each client's threshold: `fixed`, `quantile`, `median` or `percentile`, each with its own settings."""
+    """Rule for each client's threshold: `fixed`, `quantile`, `median`, `percentile` or `dp-agr`, each with its own
+    settings."""

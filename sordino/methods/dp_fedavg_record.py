@@ -6,17 +6,18 @@ The common baseline of AdaDP-CFL and PAC-DP. Each client takes noisy gradient st
 records; what it sends is made of these, so the epsilon holds against the server too. All local steps are charged.
 
 The threshold is fixed, or each client's follows a private quantile of its records' gradient norms (Andrew et al. 2021),
-their median (Geyer et al. 2017: epsilon is then infinite) or a high percentile of them, followed quickly (in the
-place of DP-AGR).
+their median (Geyer et al. 2017: epsilon is then infinite), a high percentile of them, followed quickly, or a percentile
+of the norms of its noisy gradients (DP-AGR), which costs nothing.
 
 Departures: models are averaged uniformly over the cohort. A client's number of records decides its sampling rate and
 its number of steps, so it is treated as public: the epsilon does not hide it.
-Batches are Poisson-sampled in both variants, since shuffled ones earn no amplification.
+Batches are Poisson samples in both variants, ceil(1/q) of them an epoch; with `batches = "shuffled"` an epoch is one
+pass over dealt records, as most released code makes it, and epsilon has no amplification.
 
 | paper | code |
 |---|---|
 | C, sigma, q | `server.threshold["clips"]`, the multiplier of each client's plan, `batch / records` |
-| E | `epochs`: each has 1/q steps |
+| E | `epochs`: each has ceil(1/q) steps |
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The gate: all that a client sends is clipped and noised here, and so are the gradients of record-level steps.
 
 Everything that a step wants to send goes through `Gate.passes`. At record level the step itself sees nothing but what
-`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised; or it hands over sealed
-sums over a `DrawnBatch`, which only the gate opens. What passes is charged by the ledger from the same releases and the
-same allowance, so that the noise that was added and the noise that is paid for cannot differ.
+`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled or dealt batches, noised; or it hands
+over sealed sums over a `DrawnBatch`, which only the gate opens. What passes is charged by the ledger from the same
+releases and the same allowance, so that the noise that was added and the noise that is paid for cannot differ.
 """
 
 from __future__ import annotations
@@ -93,11 +93,12 @@ class Gate:
 
         Where no noise is planned, epsilon is infinite whatever the threshold, and gradients leave as they are.
         """
-        charge = self.allowance.of_records.charge(client)
-        if charge[1] > 0 and separate is not None:
-            return SeparateGradients(self.source, (question, client), charge, clip, self.mechanism, separate)
-        exit = SampledGradients if charge[1] > 0 else BareGradients
-        return exit(self.source, (question, client), charge, clip, self.mechanism)
+        plan, purpose = self.allowance.of_records, (question, client)
+        drawn = plan.gradients(client)
+        if drawn[1] > 0 and separate is not None:
+            return SeparateGradients(self.source, purpose, drawn, clip, self.mechanism, separate, plan.passes)
+        exit = SampledGradients if drawn[1] > 0 else BareGradients
+        return exit(self.source, purpose, drawn, clip, self.mechanism, plan.passes)
 
     def batches(self, question: int, clients: Sequence[int], clips: Tensor, normalised: bool) -> list[DrawnBatch]:
         """The batch of each client for a question whose sums leave sealed, with shared noise.
@@ -184,20 +185,32 @@ class DrawnBatch:
 
 
 class SampledGradients:
-    """Noisy sums of clipped gradients over Poisson-sampled batches: as many as were charged, and not one more."""
+    """Noisy sums of clipped gradients over Poisson-sampled or dealt batches: as many as were charged, and not one
+    more."""
 
     def __init__(
         self,
         source: Source,
         purpose: tuple[int, int],
-        charge: Sampled,
+        drawn: Sampled,
         clip: Tensor,
         mechanism: Mechanism = FLOATS,
+        passes: int | None = None,
     ) -> None:
-        """`purpose` is the question's number and the client; `charge` what was paid for."""
+        """Open the exit for one question.
+
+        Args:
+            source: randomness of the run.
+            purpose: number of the question, and the client.
+            drawn: share of the records in one batch, noise multiplier, and number of sums that were paid for.
+            clip: one threshold, or one for each part.
+            mechanism: adds the noise.
+            passes: number of passes that deal all records to the batches; None where each is a Poisson sample.
+        """
         check_thresholds(clip, "noisy gradients")
         self._source, self.purpose, self._mechanism = source, purpose, mechanism
-        self.sampling, self.multiplier, self.steps = charge
+        (self.sampling, self.multiplier, self.steps), self.passes = drawn, passes
+        self._dealt = torch.zeros(0, dtype=torch.int64)
         self.clip = clip.double().reshape(-1)
         self.whole = float(torch.linalg.vector_norm(self.clip))
         """The threshold of all parts together."""
@@ -206,11 +219,11 @@ class SampledGradients:
         self.taken = 0
 
     def pass_sum(self, records: int, clipped_sum: Callable[[Tensor], Tensor]) -> Tensor:
-        """Sum clipped gradients over a fresh batch and add noise: `clipped_sum` maps the places of the chosen records
+        """Sum clipped gradients over the next batch and add noise: `clipped_sum` maps the places of the chosen records
         to their sum.
 
-        Each of `records` enters with the sampling rate; the noise is N(0, (z C)^2) on each coordinate, where C^2 is
-        the sum of the squared thresholds.
+        Each of `records` enters with the sampling rate, or is in one batch of a pass; the noise is N(0, (z C)^2) on
+        each coordinate, where C^2 is the sum of the squared thresholds.
         """
         coins, purpose = self.draw(records)
         total, deviation = clipped_sum(coins.nonzero().squeeze(1)), self.deviation
@@ -218,15 +231,29 @@ class SampledGradients:
         return total if bare else self._mechanism.noised_sum(total, deviation, self._source, purpose)
 
     def draw(self, records: int) -> tuple[Tensor, tuple[object, ...]]:
-        """Draw the next Poisson-sampled batch: a boolean for each of `records`, and the key of the noise on its sum.
-        Refused once all charged sums were taken."""
+        """Draw the next batch: a boolean for each of `records`, and the key of the noise on its sum. Refused once all
+        charged sums were taken."""
         if self.taken >= self.steps:
             raise UserError(
                 f"A step asked for more noisy gradients than the {self.steps} that were charged for a round."
             )
         purpose = (*self.purpose, self.taken)
         self.taken += 1  # first: a step that fails behind this and asks again gets another draw
+        if self.passes is not None:
+            return self._batch_of_pass(records, purpose[-1]), ("gradient", *purpose)
         return self._source.coins(records, self.sampling, *purpose), ("gradient", *purpose)
+
+    @property
+    def batches_of_pass(self) -> int:
+        """Number of batches to which a pass deals the records; one where each batch is a Poisson sample."""
+        return 1 if self.passes is None else self.steps // self.passes
+
+    def _batch_of_pass(self, records: int, step: int) -> Tensor:
+        """Which of `records` are in the batch of a step: each is in one batch of a pass."""
+        number, batch = divmod(step, self.batches_of_pass)
+        if batch == 0:  # a pass begins
+            self._dealt = self._source.deal(records, self.batches_of_pass, *self.purpose, number)
+        return self._dealt == batch
 
     @property
     def deviation(self) -> float | Tensor:
@@ -244,12 +271,13 @@ class SeparateGradients(SampledGradients):
         self,
         source: Source,
         purpose: tuple[int, int],
-        charge: Sampled,
+        drawn: Sampled,
         clip: Tensor,
         mechanism: Mechanism,
         sizes: Sequence[int],
+        passes: int | None = None,
     ) -> None:
-        super().__init__(source, purpose, charge, clip, mechanism)
+        super().__init__(source, purpose, drawn, clip, mechanism, passes)
         if len(sizes) != len(self.clip):
             raise ValueError(f"{len(self.clip)} thresholds are not for {len(sizes)} parts.")
         self.sizes = torch.tensor(sizes)
@@ -266,11 +294,12 @@ class BareGradients(SampledGradients):
         self,
         source: Source,
         purpose: tuple[int, int],
-        charge: Sampled,
+        drawn: Sampled,
         clip: Tensor,
         mechanism: Mechanism = FLOATS,
+        passes: int | None = None,
     ) -> None:
-        super().__init__(source, purpose, charge, clip, mechanism)
+        super().__init__(source, purpose, drawn, clip, mechanism, passes)
         self.limit = torch.full_like(self.clip, torch.inf)
 
     @property
@@ -293,7 +322,7 @@ class StackedGradients:
         """Thresholds that each record's gradient is scaled down to: (clients, thresholds)."""
 
     def pass_sums(self, records: Sequence[int], clipped_sums: Callable[[Tensor], Tensor]) -> Tensor:
-        """Sum clipped gradients over a fresh batch of each client and add noise: one row for each client.
+        """Sum clipped gradients over the next batch of each client and add noise: one row for each client.
 
         `clipped_sums` maps which of the clients' records are chosen, (clients, records) booleans, to their sums.
         """

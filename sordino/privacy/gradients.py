@@ -122,7 +122,7 @@ class PrivateRecords:
         )
         self.__bare = units if bare else None
         self.__keeper, self.__exit, self.__compiled, self.__batch = keeper, exit, compiled, batch
-        self.__asked = asked
+        self.__asked, self.__norms = asked, list[Tensor]()
         self.failure: Exception | None = None
         """First failure on the records; the step then counts as failed even if it catches it."""
 
@@ -148,18 +148,27 @@ class PrivateRecords:
 
     @property
     def expected_batch(self) -> float:
-        """Expected number of records in a batch: public."""
+        """Expected number of records in a batch, or their mean number where batches are dealt: public."""
         return self._exit.sampling * max(1, len(self.__units))
 
     @_remember_failure
     def gradient(self, flat: Tensor) -> Tensor:
-        """The noisy mean gradient of the task's loss over a fresh Poisson-sampled batch, which may be empty.
+        """The noisy mean gradient of the task's loss over the next batch, a Poisson sample, which may be empty, or one
+        of those to which a pass deals all records.
 
         Sum of the records' gradients, each scaled down to the threshold, plus N(0, (z C)^2), divided by the expected
         batch size. With several thresholds C^2 is the sum of their squares, or each part has the noise of its own.
         """
         total = self._exit.pass_sum(len(self.__units), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
-        return total.div_(self.expected_batch)
+        gradient = total.div_(self.expected_batch)
+        self.__norms.append(torch.linalg.vector_norm(gradient))
+        return gradient
+
+    @property
+    def noisy_norms(self) -> Tensor:
+        """Norm of each noisy gradient that was taken for this question, in order: (gradients,). They are functions of
+        what was paid for, to be sent as a release that `Follows` it."""
+        return torch.stack(self.__norms) if self.__norms else torch.zeros(0)
 
     @_remember_failure
     def gradient_sum(self, flat: Tensor, weights: Tensor | None = None) -> Sealed:
@@ -405,6 +414,7 @@ class Stack:
         self.__reach = learner.chain.reach(x) if reach is None else reach
         self.__task = learner.task
         self.layout, self.steps = learner.layout, 0 if exit is None else exit.steps
+        self.__norms: list[Tensor] = []
         self.figures = {"place": torch.arange(len(sizes))}
         """Public figures of each client, one row each: `vmap` hands one of each to `PrivateRows`. Places stay on the
         processor, where they are compared."""
@@ -426,7 +436,14 @@ class Stack:
         if self.__exit is None:
             raise UserError("A step without a release of noisy gradients asked for one: declare `Gradients` beside it.")
         totals = self.__exit.pass_sums(self.__sizes, lambda chosen: self._clipped_sums(flat, chosen).to(flat.dtype))
-        return totals.div_(self.figures["batch"].unsqueeze(1))
+        gradients = totals.div_(self.figures["batch"].unsqueeze(1))
+        self.__norms.append(torch.linalg.vector_norm(gradients, dim=1))
+        return gradients
+
+    def noisy_norms(self, place: Tensor) -> Tensor:
+        """Norms of every client's noisy gradients so far: (clients, gradients)."""
+        self._check_places(place)
+        return torch.stack(self.__norms, dim=1) if self.__norms else torch.zeros(len(self.__sizes), 0)
 
     def gradient_sums(self, flat: Tensor, place: Tensor, weights: Tensor | None = None) -> Sealed:
         """The sums of all clients' batches' gradients, one row each, at their rows of `flat`, sealed; `weights` are
@@ -549,8 +566,13 @@ class PrivateRows:
         return self.__stack.steps
 
     def gradient(self, flat: Tensor) -> Tensor:
-        """The noisy mean gradient of the task's loss over a fresh Poisson-sampled batch, which may be empty."""
+        """The noisy mean gradient of the task's loss over the next batch, as `PrivateRecords.gradient` gives it."""
         return under_vmap(self.__stack.gradients, flat, self.__place)
+
+    @property
+    def noisy_norms(self) -> Tensor:
+        """Norm of each noisy gradient that was taken for this question, as `PrivateRecords.noisy_norms` gives it."""
+        return under_vmap(self.__stack.noisy_norms, self.__place)
 
     def gradient_sum(self, flat: Tensor, weights: Tensor | None = None) -> Sealed:
         """The sum of the gradients of the question's batch, sealed: of all stacked clients at once."""

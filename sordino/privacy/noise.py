@@ -132,6 +132,10 @@ class Source(Protocol):
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
 
+    def deal(self, count: int, batches: int, *purpose: object) -> Tensor:
+        """Deal `count` records at random to `batches` of equal size, within one: the number of each record's batch. The
+        ground decides; nothing may rest on its being secret."""
+
     def take_drawn(self) -> int:
         """Return and forget a digest of all noise drawn since the last call; it does not depend on the order of draws,
         and is 0 where noise does not depend on values."""
@@ -180,6 +184,10 @@ class Seeded:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
         (key,) = self._secret(b"coins", purpose[:-1], purpose[-1:])
         return toss_coins(np.asarray(stream(key).random_raw(count)), rate)
+
+    def deal(self, count: int, batches: int, *purpose: object) -> Tensor:
+        """Number of the batch of each of `count` records, of which each batch has equally many, within one."""
+        return torch.randperm(count, generator=self.generator("batches", *purpose)) * batches // max(1, count)
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
         """Each client's own stream for `purpose`, from its beginning. Its key always holds the values' digest: whole
@@ -251,6 +259,9 @@ class Secure:
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         return toss_coins(system_words(count), rate)
+
+    def deal(self, count: int, batches: int, *purpose: object) -> Tensor:
+        return self.ground.deal(count, batches, *purpose)
 
 
 def new_nonce() -> bytes:

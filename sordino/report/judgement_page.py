@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sordino.report.statement_blocks import Block, Bullets, Section, StatementPage, Table
-from sordino.report.terminal.metrics import JUDGED, figure_with_interval, metric_words
+from sordino.report.terminal.metrics import JUDGED, figure_with_interval, figures_of, metric_words
+from sordino.util.formatting import split_part
 from sordino.version import VERSION
 
 if TYPE_CHECKING:  # what sites need may not be installed
@@ -63,16 +64,25 @@ def _glance(site: str, own: Mapping[str, Any]) -> list[tuple[str, str]]:
     if own["classes"]:
         told.append(("How often it is right.", _share(own, "accuracy", "of the records")))
     else:
-        name, words = next(iter(metric_words(own["figures"], JUDGED).items()))
-        value, interval = figure_with_interval(name, own["figures"][name])
-        within = f"; among many more records anything from {interval} would be no surprise" if interval else ""
-        told.append(("How well it predicts.", f"{words[:1].upper()}{words[1:]}: {value}{within}."))
+        told.append(("How well it predicts.", _predicts(own["figures"])))
     if positive is not None:
         told += [
             (f"Who is found ({positive!r}).", _share(own, "recall", f"of the records with {positive!r}")),
             ("How many false alarms.", _alarms(own, positive)),
         ]
     return [*told, ("Who may see this.", STAYS)]
+
+
+def _predicts(figures: Mapping[str, Any]) -> str:
+    """Sentences on the first figure of what is predicted; of several outcomes, on that of each."""
+    words = metric_words(figures, JUDGED)
+    first = split_part(next(iter(words)))[0]
+    found = []
+    for name in (name for name in words if split_part(name)[0] == first):
+        value, interval = figure_with_interval(name, figures[name])
+        within = f"; among many more records anything from {interval} would be no surprise" if interval else ""
+        found.append(f"{words[name][:1].upper()}{words[name][1:]}: {value}{within}.")
+    return " ".join(found)
 
 
 def _share(own: Mapping[str, Any], name: str, of: str) -> str:
@@ -100,11 +110,8 @@ def _figures(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """Table of all figures of each model, with 95 % intervals."""
     first = next(iter(models.values()))
     head = ["figure", *(column for name in models for column in (name, f"{name}: 95 % interval"))]
-    rows = []
-    for name, words in metric_words(first["figures"], JUDGED, first["positive"]).items():
-        cells = [cell for one in models.values() for cell in figure_with_interval(name, one["figures"][name])]
-        rows.append([words, *cells])
-    return Table(head, rows)
+    told = metric_words(first["figures"], JUDGED, first["positive"])
+    return Table(head, [[words, *figures_of(name, models)] for name, words in told.items()])
 
 
 def _confusion(own: Mapping[str, Any]) -> list[Block]:

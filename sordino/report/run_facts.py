@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sordino.data.schema import Target
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import Unit
@@ -31,7 +32,7 @@ from sordino.store.run_summary import Summary
 from sordino.store.spending import OverRuns
 from sordino.store.store import Store
 from sordino.trained.models import Description, load_models
-from sordino.util.formatting import NAMED, finite_or_none, join_names
+from sordino.util.formatting import NAMED, finite_or_none, join_names, of_part
 
 
 def guaranteed_shares(ledger: Ledger) -> int:
@@ -184,23 +185,35 @@ UTILITY = {
     "in the mean over clients; at the client that is worst off {}.",
 }
 """Sentence on how well models predict, by the metric that clients are compared by."""
+UTILITY_OF_SEVERAL = {
+    "accuracy": "What clients predict with is right about {} of the single outcomes of test records, in the mean over "
+    "clients; at the client that is worst off about {}. How often all outcomes of a record are right at once was not "
+    "measured.",
+    "r2": "What clients predict with explains {} of the variance of the test records (R²), in the mean over the "
+    "outcomes and over clients; at the client that is worst off {}.",
+}
+"""The same where several outcomes of one record are predicted."""
 
 
-def utility_of(summary: Summary) -> list[str]:
+def utility_of(summary: Summary, about: Description) -> list[str]:
     """Sentences on how well models predict."""
     figures = []
+    several = about.meaning.task.together > 1
+    over = "over the outcomes and over clients" if several else "over clients"
     if summary.accuracy.get("personal") is not None:
         personal, worst = (percent(summary.accuracy.get(name)) for name in ("personal", "personal_worst"))
-        figures.append(UTILITY[summary.score].format(personal, worst))
+        figures.append((UTILITY_OF_SEVERAL if several else UTILITY)[summary.score].format(personal, worst))
     metrics = summary.metrics or {}
     if "rmse" in metrics:
         told = [metrics[name].mean for name in ("rmse", "constant_rmse", "mae", "coverage")]
+        unit = next((f" {one}" for one in _units(about).values() if one), "")  # of several numbers all have the same
         if None not in told:
             root, constant, absolute, covered = told
             figures.append(
-                f"The root of the mean squared error is {root:.4g} in the mean over clients (always predicting a "
-                f"client's own mean: {constant:.4g}), the mean absolute error {absolute:.4g}; {percent(covered)} of "
-                "the records lie inside the 90 % intervals that clients predict."
+                f"The root of the mean squared error is {root:.4g}{unit} in the mean {over} (always predicting a "
+                f"client's own mean: {constant:.4g}{unit}), the mean absolute error {absolute:.4g}{unit}; "
+                f"{percent(covered)} of the {'numbers' if several else 'records'} lie inside the 90 % intervals that "
+                "clients predict."
             )
     if "integrated_brier" in metrics and metrics["integrated_brier"].mean is not None:
         score, constant = (metrics[name].mean or 0.0 for name in ("integrated_brier", "constant_brier"))
@@ -215,15 +228,54 @@ def utility_of(summary: Summary) -> list[str]:
         metric = (summary.metrics or {}).get(name)
         if metric is not None and metric.mean is not None:
             figures.append(
-                f"In the mean over clients {word} is {tell(metric.mean)}, and {tell(metric.worst_tenth)} for the "
+                f"In the mean {over} {word} is {tell(metric.mean)}, and {tell(metric.worst_tenth)} for the "
                 "tenth of the clients that is worst off."
             )
     return [*figures, accuracy_source(summary), NO_SUBGROUPS]
 
 
+def utility_of_outcomes(summary: Summary, about: Description) -> list[dict[str, str]]:
+    """Figures of each of several outcomes, in the mean over clients, by what they are; none where one is predicted."""
+    if about.meaning.task.together == 1 or summary.metrics is None:
+        return []
+    rows = []
+    for name, unit in _units(about).items():
+        figures = {
+            words: tell(found.mean) + (f" {unit}" if unit and metric in IN_UNIT and found.mean is not None else "")
+            for metric, (words, tell) in OF_OUTCOMES.items()
+            if (found := summary.metrics.get(of_part(metric, name))) is not None
+        }
+        rows.append({"outcome": name} | figures)
+    return rows
+
+
+def _units(about: Description) -> dict[str, str | None]:
+    """Unit of each outcome by its column; None where none is declared."""
+    outcomes = {} if about.meaning.schema is None else about.meaning.schema.outcomes
+    return {name: one.unit if isinstance(one, Target) else None for name, one in outcomes.items()}
+
+
 def _score(value: float | None) -> str:
     """Area under the curve as tables have it."""
     return "–" if value is None else f"{value:.3f}"
+
+
+def _digits(value: float | None) -> str:
+    """A figure in the unit of what is predicted."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+OF_OUTCOMES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "accuracy": ("accuracy", percent),
+    "majority": ("always the more frequent value", percent),
+    "auc": ("AUC", _score),
+    "r2": ("R²", percent),
+    "rmse": ("root mean squared error", _digits),
+    "constant_rmse": ("always a client's own mean", _digits),
+    "coverage": ("inside 90 % intervals", percent),
+}
+"""Metrics of each of several outcomes, with their words and how they are written."""
+IN_UNIT = ("rmse", "constant_rmse")
 
 
 def utility_of_clients(summary: Summary, store: Store) -> list[list[str]]:

@@ -56,8 +56,13 @@ def page_of(found: Statement) -> StatementPage:
         tradeoff_table(found.observers, words),
     ]
     utility: list[Block] = [*found.utility]
+    if found.utility_of_outcomes:
+        utility.insert(
+            -1, Table(list(found.utility_of_outcomes[0]), [list(one.values()) for one in found.utility_of_outcomes])
+        )
     if found.utility_of_clients:
-        utility.insert(-1, Table(["client", found.score], found.utility_of_clients))
+        score = found.score if found.outcomes == 1 else f"{found.score}, mean of the outcomes"
+        utility.insert(-1, Table(["client", score], found.utility_of_clients))
     audit: list[Block] = [
         f"Nobody has attacked this method with these settings yet. This command does: `{found.audit_command}`",
         *([STAND_INS] if "FOLDER" in found.audit_command else []),
@@ -159,8 +164,8 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     records = f" Together the clients hold {found.records:,} training records." if found.records else ""
     if found.records and found.unit is Unit.PERSON:
         records = f" Together the clients hold {found.records:,} training records, of {found.covered_units:,} persons."
-    several = "s" if ", " in (found.predicted or "") else ""
-    column = f" in the column{several} {found.predicted}" if found.predicted else ""
+    # The columns of several outcomes are named where their values are.
+    column = f" in the column {found.predicted}" if found.predicted and found.outcomes == 1 else ""
     return {
         "What was done": [
             f"A model was trained on {found.data}, the data of {len(found.clients) + found.others} clients: {whom}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sordino.report.statement_blocks import Attacks, Block, Bullets, Section, StatementPage, Table, Tradeoff
@@ -18,9 +19,10 @@ from sordino.report.statement_facts import (
     tradeoff_sentences,
     tradeoff_table,
 )
+from sordino.report.terminal.metrics import metric_words
 from sordino.report.unit_words import words_for
 from sordino.report.wording import epsilon_words, percent
-from sordino.util.formatting import delta_text
+from sordino.util.formatting import delta_text, split_part
 
 if TYPE_CHECKING:
     from sordino.report.site_statement import SiteRun, SiteStatement
@@ -39,10 +41,9 @@ def page_of(found: SiteStatement) -> StatementPage:
     measured = [one for one in found.runs if one.metrics is not None]
     utility: list[Block] = [*found.utility]
     if measured:
-        known = [name for name in METRICS if any(name in (one.metrics or {}) for one in measured)]
-        head = ["since the run", *(METRICS[name] for name in known)]
+        known = _metrics_of([one.metrics or {} for one in measured])
         rows = [[one.name, *(percent((one.metrics or {}).get(name)) for name in known)] for one in measured]
-        utility.insert(1, Table(head, rows))
+        utility.insert(1, Table(["since the run", *known.values()], rows))
     runs: list[Block] = ["This site has not taken part in a run yet."]
     if found.runs:
         head = ["run", "method", "state", "rounds", "what left", f"epsilon ({found.planned_for})"]
@@ -75,6 +76,19 @@ def page_of(found: SiteStatement) -> StatementPage:
     return StatementPage(
         title, about, _glance(found), Attacks(found.observers, legend(found.observers)), sections, annex
     )
+
+
+def _metrics_of(runs: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
+    """Words for the metrics that runs have; of several outcomes the means, and the first metric of each outcome."""
+    words = metric_words(dict.fromkeys(name for one in runs for name in one), METRICS)
+    parts = [name for name in words if split_part(name)[1] is not None]
+    first = {name for name in parts if split_part(name)[0] == split_part(parts[0])[0]}
+    mean = ", mean of the outcomes" if parts else ""
+    return {
+        name: told if name in parts else told + mean
+        for name, told in words.items()
+        if name in first or name not in parts
+    }
 
 
 def _run_cells(one: SiteRun) -> list[str]:

@@ -42,7 +42,7 @@ from sordino.report.statement_facts import (
 from sordino.report.unit_words import plain_words, words_for
 from sordino.report.wording import with_full_stop
 from sordino.store.spending import Spent, hits_of
-from sordino.util.formatting import finite_or_none
+from sordino.util.formatting import finite_or_none, join_names
 from sordino.util.package import package_hash
 from sordino.version import VERSION
 
@@ -176,9 +176,7 @@ def site_statement_of(folder: Path) -> SiteStatement:
         recipients=recipients,
         audit_command="sordino audit EXPERIMENT.toml" if last is None else _audit_command(last, rules.unit),
         annex=annex_rows(
-            records=f"The file `{rules.data.name}`; the column `{rules.label}` is predicted."
-            if rules.label
-            else f"The file `{rules.data.name}`.",
+            records=_records(policy),
             measures="Records stay at this site. What leaves is limited in size, covered by noise and entered in the "
             "ledger first; the site refuses what its rules do not allow.",
             recipients=recipients,
@@ -191,6 +189,17 @@ def site_statement_of(folder: Path) -> SiteStatement:
         head=found["ledger"]["head"],
         rows=found["ledger"]["rows"],
     )
+
+
+def _records(policy: SitePolicy) -> str:
+    """Sentence on the site's file, and on the columns that are predicted, as far as its rules name them."""
+    rules, agreed = policy.rules, policy.schema
+    named = agreed.label_names if agreed is not None else (rules.label,) if rules.label else ()
+    file = f"The file `{rules.data.name}`"
+    if not named:
+        return f"{file}."
+    columns = join_names([f"`{name}`" for name in named])
+    return f"{file}; the column{'s' if len(named) > 1 else ''} {columns} {'are' if len(named) > 1 else 'is'} predicted."
 
 
 def _observe(view: View, spent: SiteSpending, rules: Rules, unknown: bool) -> Observer:

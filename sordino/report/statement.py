@@ -40,6 +40,7 @@ from sordino.report.run_facts import (
     tuning_of,
     utility_of,
     utility_of_clients,
+    utility_of_outcomes,
 )
 from sordino.report.run_page import page_of
 from sordino.report.statement_blocks import StatementPage
@@ -102,6 +103,8 @@ class Statement:
     classes: list[str]
     wish: str
     score: str
+    outcomes: int
+    """Number of outcomes of one record that are predicted at once."""
     predicted: str | None
     """Names of the columns that are predicted, in tables."""
     columns: list[DataColumn]
@@ -150,6 +153,8 @@ class Statement:
     """Sentences on what trying out settings has cost."""
     utility: list[str]
     """Sentences on how well the models predict, as far as that is known."""
+    utility_of_outcomes: list[dict[str, str]]
+    """Figures of each outcome, where several are predicted at once, in the mean over clients."""
     utility_of_clients: list[list[str]]
     """Accuracies of single clients, where a simulation knows them: name, accuracy."""
     recipients: list[Recipient]
@@ -207,6 +212,7 @@ def statement_of(store: Store, run: str) -> Statement:
         classes=list(about.meaning.task.groups),
         wish=about.meaning.task.wish,
         score=score_of(summary),
+        outcomes=about.meaning.task.together,
         predicted=list_values(schema.label_names)
         if schema is not None and _names_label(row.configuration, simulated)
         else None,
@@ -237,7 +243,8 @@ def statement_of(store: Store, run: str) -> Statement:
         trust=trust_of(summary, row.configuration, shares),
         public=public_of(summary, about, columns, simulated),
         tuning=tuning_of(total),
-        utility=utility_of(summary),
+        utility=utility_of(summary, about),
+        utility_of_outcomes=utility_of_outcomes(summary, about),
         utility_of_clients=utility_of_clients(summary, store),
         recipients=recipients,
         audit=find_audit(store.folder, summary.called, summary.variant, row.unit),

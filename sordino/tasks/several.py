@@ -107,7 +107,14 @@ class Several(Task):
 
     @property
     def outcomes(self) -> str:
-        return "; ".join(f"{name} {part.outcomes}" for name, part in zip(self.names, self.parts, strict=True))
+        return join_names(
+            [f"{name} ({self._possible(part)})" for name, part in zip(self.names, self.parts, strict=True)]
+        )
+
+    @staticmethod
+    def _possible(part: Any) -> str:
+        """Possible outcomes of a part, in words."""
+        return str(part.outcomes)
 
     @property
     def decides_by_one(self) -> bool:
@@ -381,11 +388,11 @@ class SeveralNumbers(Several):
         return self.of_parts if len(units) == 1 and None not in units else self.means
 
     def __str__(self) -> str:
-        return f"{len(self.parts)} numbers ({self.outcomes})"
+        return f"{len(self.parts)} numbers, {self.outcomes}"
 
     @property
     def wish(self) -> str:
-        return f"to predict {len(self.parts)} numbers: {self.outcomes}"
+        return f"to predict {len(self.parts)} numbers for each record, {self.outcomes}"
 
     def of_linear(self, features: int) -> dict[str, float]:
         return {"clip": CLIP_OF_NUMBERS * math.sqrt(len(self.parts) * (features + 1)), "walk": WALK_OF_NUMBERS}
@@ -452,7 +459,11 @@ class SeveralLabels(Several):
 
     @property
     def wish(self) -> str:
-        return f"to tell {len(self.parts)} outcomes: {self.outcomes}"
+        return f"to tell {len(self.parts)} outcomes of each record, {self.outcomes}"
+
+    @staticmethod
+    def _possible(part: Any) -> str:
+        return " or ".join(part.names)
 
     def of_linear(self, features: int) -> dict[str, float]:
         return {"clip": CLIP_OF_LABELS * math.sqrt(len(self.parts) * 2 * (features + 1))}

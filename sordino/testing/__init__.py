@@ -39,6 +39,7 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     exits.private_state_is_in_no_message,
     exits.what_a_step_changes_in_place_changes_nothing,
     records.records_are_sampled_clipped_and_noised_as_charged,
+    records.dealt_records_are_clipped_and_noised_as_charged,
     records.records_set_aside_are_judged_and_not_trained_on,
     sums.sums_over_records_are_sampled_clipped_and_noised_as_charged,
     sums.sums_over_records_are_bounded_and_covered,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sordino.data import ClientData, FederatedData
+from sordino.methods.bases import RecordLevel
 from sordino.privacy.gate import SampledGradients, SeparateGradients, StackedGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.sealed import open_sealed
@@ -38,6 +40,9 @@ class CheckedSum:
     """Their clipped sum, before noise."""
     noise: Tensor
     charge: tuple[float, float, int]
+    """Sampling rate, noise multiplier and number of sums that a record pays for in a question."""
+    batches: int
+    """Number of batches to which a pass deals the records; zero where each batch is a Poisson sample."""
     scale: float | Tensor
     """Standard deviation of the noise over the charged multiplier: a scalar, or one value per entry."""
     singles: list[float]
@@ -74,7 +79,7 @@ def _observing(original: Callable[..., Tensor], seen: list[CheckedSum]) -> Calla
         passed = original(self, records, noted)
         question, client = self.purpose
         noise, (multiplier, scale) = passed.clone() - inside["clipped"], _multiplier_and_scale(self)
-        inside.update(charge=(self.sampling, multiplier, self.steps), scale=scale, records=records)
+        inside.update(charge=_price(self, multiplier), batches=_dealt_to(self), scale=scale, records=records)
         seen.append(CheckedSum(question, client, step, noise=noise, **inside))
         return passed
 
@@ -110,7 +115,8 @@ def _observing_all(original: Callable[..., Tensor], seen: list[CheckedSum]) -> C
                     chosen=inside["chosen"][place].nonzero().flatten(),
                     clipped=clipped,
                     noise=passed[place] - clipped,
-                    charge=(exit.sampling, exit.multiplier, exit.steps),
+                    charge=_price(exit, exit.multiplier),
+                    batches=_dealt_to(exit),
                     scale=exit.whole,
                     singles=[norm / exit.whole for norm in inside["singles"][place]],
                     records=records[place],
@@ -121,8 +127,29 @@ def _observing_all(original: Callable[..., Tensor], seen: list[CheckedSum]) -> C
     return observing_all
 
 
+def _price(exit: SampledGradients, multiplier: float) -> tuple[float, float, int]:
+    """Return the sampling rate, noise multiplier and number of sums that a record must pay for: one sum in each pass,
+    in full, where passes deal the records."""
+    sampled = exit.sampling, multiplier, exit.steps
+    return sampled if exit.passes is None else (1.0, multiplier, exit.passes)
+
+
+def _dealt_to(exit: SampledGradients) -> int:
+    """Return the number of batches to which a pass deals the records; zero where each is a Poisson sample."""
+    return 0 if exit.passes is None else exit.batches_of_pass
+
+
+def dealt_records_are_clipped_and_noised_as_charged(case: Case) -> None:
+    """Check at record level, with dealt batches, that every record enters one batch of a pass, and that thresholds,
+    noise and price are those of the ledger."""
+    level = case.method
+    if isinstance(level, RecordLevel) and level.varied == "noise" and not level.record_needs().sums:
+        dealt = dataclasses.replace(case, method=dataclasses.replace(level, batches="shuffled"))
+        records_are_sampled_clipped_and_noised_as_charged(dealt)
+
+
 def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
-    """Check at record level that coins, thresholds, noise and number of steps are those of the ledger, and no draw
+    """Check at record level that batches, thresholds, noise and number of steps are those of the ledger, and no draw
     repeats."""
     if not case.method.unit.record_level or not case.method.is_private() or case.method.record_needs().sums:
         return
@@ -132,6 +159,7 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
             once = OneRound(case.prepared(seed=seed), case.folder / str(seed))
         assert passed, "no noisy gradient passed the gate"
         _are_charged(passed, once)
+        _are_dealt(passed)
         seen += passed
     for passage in seen:
         assert all(length <= 1 + 1e-9 for length in passage.singles), "a record is not clipped"
@@ -142,12 +170,29 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
         for second in range(first):
             same = torch.equal(seen[first].noise, seen[second].noise)
             assert not same, "two gradients carry the same noise"
+    seen = [passage for passage in seen if not passage.batches]
     expected = sum(p.charge[0] * p.records for p in seen)
     spread = math.sqrt(sum(p.charge[0] * (1 - p.charge[0]) * p.records for p in seen))
     entered = sum(len(p.chosen) for p in seen)
     assert abs(entered - expected) <= SURE * spread + 1e-9, f"{entered} records entered, {expected:.0f} are expected"
     batches = [tuple(p.chosen.tolist()) for p in seen if p.charge[0] < 1]
-    assert len(set(batches)) > 0.9 * len(batches), "batches repeat"
+    assert not batches or len(set(batches)) > 0.9 * len(batches), "batches repeat"
+
+
+def _are_dealt(seen: Sequence[CheckedSum]) -> None:
+    """Check that each record enters one batch of each pass, and that batches are equally large, within one record."""
+    passes: dict[tuple[int, int, int], list[CheckedSum]] = {}
+    for passage in seen:
+        if passage.batches:
+            key = (passage.question, passage.client, passage.step // passage.batches)
+            passes.setdefault(key, []).append(passage)
+    for mine in passes.values():
+        entered = sorted(place for passage in mine for place in passage.chosen.tolist())
+        assert len(set(entered)) == len(entered), "a record enters two batches of one pass"
+        if len(mine) == mine[0].batches:
+            assert entered == list(range(mine[0].records)), "a record enters no batch of a pass"
+        sizes = [len(passage.chosen) for passage in mine]
+        assert max(sizes) <= min(sizes) + 1, "the batches of a pass are not equally large"
 
 
 def _multiplier_and_scale(exit: SampledGradients) -> tuple[float, float | Tensor]:
@@ -181,7 +226,7 @@ def _are_charged(seen: list[CheckedSum], once: OneRound) -> None:
     for passage in seen:
         key = (passage.question, passage.client)
         assert passage.charge == charged.get(key), "a gradient passed with other noise than was charged"
-        taken[key] = taken.get(key, 0) + 1
+        taken[key] = taken.get(key, 0) + (passage.step % max(1, passage.batches) == 0)
     assert all(count <= charged[key][2] for key, count in taken.items()), "more gradients passed than were charged"
 
 

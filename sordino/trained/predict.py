@@ -7,14 +7,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from sordino.data.encoding import Encoding
+from sordino.data.encoding import Encoding, expected_range
 from sordino.data.formats import read_npz
-from sordino.data.schema import Category, Schema, canonical
+from sordino.data.schema import Category, NumberColumn, Schema, canonical
 from sordino.data.tables import check_finite, read_table
 from sordino.errors import UserError, refuse, writing
 from sordino.tasks import Task
@@ -23,6 +24,29 @@ from sordino.trained.models import Description, Models
 
 AT_ONCE = 1000
 """Number of records that are predicted together."""
+NAMED = 5
+"""Number of columns that a sentence names."""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Records with numbers in a column that the model does not expect there."""
+
+    rows: np.ndarray
+    """bool (records,): which records these are."""
+    range: tuple[float, float]
+    """Smallest and largest number that the model expects."""
+    held: bool
+    """Whether numbers outside are replaced by the nearest end of the range; otherwise they are taken as they stand."""
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return int(self.rows.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts and range for JSON."""
+        return {"records": self.records, "range": list(self.range), "held": self.held}
 
 
 @dataclass(frozen=True)
@@ -37,6 +61,30 @@ class NewRecords:
     labels: np.ndarray | None = None
     """(records,): target of each record where the file says it, else -1 or `nan` (`Task.parse`); None where it has
     none."""
+    outside: dict[str, Outside] | None = None
+    """Usable records outside the range of a column, for each column with any; None for arrays, whose columns have no
+    declared range."""
+
+    def rows_outside(self) -> int:
+        """Number of usable records that are outside the range of any column."""
+        return int(np.any([one.rows for one in (self.outside or {}).values()], axis=0).sum()) if self.outside else 0
+
+    def note_outside(self) -> str | None:
+        """Sentence on records outside the ranges; None where there are none."""
+        if not self.outside:
+            return None
+        worst = sorted(self.outside.items(), key=lambda item: -item[1].records)
+        listed = [
+            f"{name!r} in {one.records} (beyond {one.range[0]:g} to {one.range[1]:g}, "
+            f"{'held to it' if one.held else 'taken as it stands'})"
+            for name, one in worst[:NAMED]
+        ]
+        more = f" and {len(worst) - NAMED} more columns" if len(worst) > NAMED else ""
+        return (
+            f"{self.rows_outside()} of {int(self.usable.sum())} records have numbers for which the model was not "
+            f"trained; their predictions may be wrong: {', '.join(listed)}{more}. Check the units there, and the codes "
+            "of missing values."
+        )
 
 
 @dataclass(frozen=True)
@@ -140,7 +188,18 @@ def read_records(file: Path, about: Description, client: str | None) -> NewRecor
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}
     outcomes = Encoding(table, schema, written, "model").known_labels()
     labels = None if outcomes is None else about.meaning.task.parse(outcomes)
-    return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept, labels)
+    outside = _outside(schema, {name: rows & found.kept for name, rows in found.outside.items()})
+    return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept, labels, outside)
+
+
+def _outside(schema: Schema, rows: Mapping[str, np.ndarray]) -> dict[str, Outside]:
+    """Records outside the ranges of columns, for those columns with any."""
+    numbers = {name: one for name, one in schema.inputs().items() if isinstance(one, NumberColumn)}
+    return {
+        name: Outside(there, expected_range(numbers[name]), held=numbers[name].range is not None)
+        for name, there in rows.items()
+        if there.any()
+    }
 
 
 def _arrays(file: Path, about: Description) -> NewRecords:
@@ -154,4 +213,5 @@ def _arrays(file: Path, about: Description) -> NewRecords:
     labels, task = None, about.meaning.task
     if "y" in arrays and task.judged and len(arrays["y"].reshape(-1)) == len(x):
         labels = task.parse([str(one) for one in arrays["y"].reshape(-1).tolist()])
-    return NewRecords({"record": numbers}, x.reshape(-1, *about.shape), np.ones(len(x), dtype=bool), labels)
+    x = x.reshape(-1, *about.shape)
+    return NewRecords({"record": numbers}, x, np.ones(len(x), dtype=bool), labels, outside=None)

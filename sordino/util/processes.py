@@ -56,6 +56,30 @@ def note_signals(noted: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def hold_interrupt() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends: what is half started in it could not be ended. The second one gets
+    through, in case the block never ends."""
+    handler: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[FrameType | None] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append(frame)
+        if len(held) > 1:
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(signal.SIGINT, held[0])
+
+
 def in_child(action: Callable[[], Found], seconds: float) -> Found:
     """Run `action` in a forked child with one thread and return its result, which must be JSON.
 

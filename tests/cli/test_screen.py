@@ -232,6 +232,22 @@ def test_names_of_clients_and_data_sets_are_never_cut(width: int, monkeypatch: p
     assert max(len(line) for line in shown.splitlines()) <= width
 
 
+def test_each_of_several_outcomes_has_columns_of_its_own() -> None:
+    """Narrow terminals lack those of the last outcome first, and never those by which clients are compared."""
+    figures = {"r2": 0.5, "coverage": 0.9, "r2[sbp]": 0.7, "rmse[sbp]": 8.125, "r2[dbp]": 0.3, "rmse[dbp]": 6.25}
+    rows = [{"client": "north", **figures}, {"client": "south", **figures, "r2[dbp]": None}]
+    table = clients_table(rows, None)
+    wide = ["client", "R²", "R² [sbp]", "R² [dbp]", "RMSE [sbp]", "RMSE [dbp]", "coverage"]
+    assert [column.heading for column in table.columns] == wide
+    assert table.rows == [
+        ["north", "0.500", "0.700", "0.300", "8.125", "6.25", "90.0%"],
+        ["south", "0.500", "0.700", "–", "8.125", "6.25", "90.0%"],
+    ]
+    assert table.title.endswith("columns that name no outcome are means")
+    assert [table.columns[place].heading for place in table.kept(50)] == [*wide[:4], "coverage"]
+    assert "outcome" not in clients_table([{"client": "north", "r2": 0.5}], None).title
+
+
 def test_runs_are_listed_without_torch(tmp_path: Path) -> None:
     """Importing torch takes seconds; a list of runs is wanted at once."""
     sordino.run(method="local", store=tmp_path, **QUICK_KEYS)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +20,8 @@ import torch
 from helpers import QUICK_KEYS, command, refused
 
 from sordino.cluster import node, packing, team
-from sordino.cluster.connection import Cluster, PerRun, check
-from sordino.cluster.study import OnCluster
+from sordino.cluster.connection import Cluster, PerRun, check, connected
+from sordino.cluster.study import OnCluster, longest_first
 from sordino.cluster.team import ClusterTeam, host_on
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
@@ -61,7 +66,21 @@ def test_room_is_counted_node_by_node() -> None:
         Cluster("auto", there).room(PerRun(9))
 
 
-@pytest.mark.parametrize("address", ["", "local", "local:0", "local:many", "ray://", "ray://host", "tcp://host:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "local",
+        "local:0",
+        "local:many",
+        "ray://",
+        "ray://host",
+        "ray://:1",
+        "ray://host:a",
+        "ray://host:70000",
+        "tcp://host:1",
+    ],
+)
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="is no cluster"):
         check(address)
@@ -74,6 +93,104 @@ def test_without_ray_a_sentence_comes_before_any_work(tmp_path: Path, words: tup
         told = refused(*words, "--cluster", "local:2", "--store", tmp_path / "store")
     assert told == 'A cluster needs Ray, which is not installed here: pip install "sordino[cluster]".'
     assert not (tmp_path / "store").exists()
+
+
+class FakeRay(SimpleNamespace):
+    """A Ray that starts and ends, and does something in between."""
+
+    __spec__ = ModuleSpec("ray", None)  # what is installed is looked for by it
+
+    def __init__(self, starting: Callable[[], object] = lambda: None, ending: Callable[[], object] = lambda: None):
+        super().__init__(starting=starting, ending=ending, done=[])
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **given: Any) -> None:
+        self.starting()
+        self.done.append("started")
+
+    def shutdown(self) -> None:
+        self.ending()
+        self.done.append("ended")
+
+
+def interrupt() -> None:
+    """Press Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as at a terminal: tests in the background of a shell ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_while_ray_starts_or_ends_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted half way, Ray may crash at the end of the program, or swallow the interrupt."""
+    for ray in (FakeRay(starting=interrupt), FakeRay(ending=interrupt)):
+        monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+        with pytest.raises(KeyboardInterrupt), connected("local:2"):
+            assert ray.done == ["started"]
+        assert ray.done == ["started", "ended"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_that_makes_ray_fail_is_told_as_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        interrupt()
+        raise RuntimeError("a process of Ray has gone")
+
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(starting=fail))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), connected("local:2"):
+        pytest.fail("nothing has started")
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "told"),
+    [
+        (
+            "auto",
+            "Could not find any running Ray instance. Please specify the one by setting `--address` flag.",
+            "No cluster runs on this machine (Could not find any running Ray instance): start one with `ray start",
+        ),
+        (
+            "local:3",
+            "Ray has failed\nto start",
+            "No cluster of 3 cores can be started on this machine (Ray has failed): leave --cluster out",
+        ),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_by_what_to_do(
+    address: str, said: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Ray's advice on options that Sordino does not have."""
+
+    def fail() -> None:
+        raise ConnectionError(said)
+
+    monkeypatch.setitem(sys.modules, "ray", FakeRay(starting=fail))  # type: ignore[arg-type]
+    with pytest.raises(UserError) as refusal, connected(address):
+        pytest.fail("there is none")
+    assert str(refusal.value).startswith(told)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_second_ctrl_c_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang() -> None:
+        interrupt()
+        interrupt()
+        pytest.fail("the second one was held back")
+
+    ray = FakeRay(starting=hang)
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), connected("local:2"):
+        pytest.fail("nothing has started")
+    assert ray.done == ["ended"]
 
 
 def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
@@ -315,6 +432,17 @@ def test_a_run_of_a_study_stops_there_and_comes_back(
     assert outcome(tmp_path / "store") == here()
 
 
+def test_long_runs_are_sent_first_and_numbered_in_the_order_of_a_study(tmp_path: Path) -> None:
+    cells = [
+        Cell(method, {}, experiment(tmp_path, method=method, seed=seed, rounds=rounds))
+        for method, seed, rounds in [("dp-fedavg", 0, 3), ("feddpa", 0, 3), ("dp-fedavg", 1, 3), ("feddpa", 1, 7)]
+    ]
+    sent = longest_first(cells)  # FedDPA passes over the records twice as often
+    assert [place for place, _ in sent] == [3, 1, 0, 2]
+    assert [cell.number for _, cell in sent] == [4, 2, 1, 3]
+    assert [cell.number for _, cell in longest_first([replace(cells[0], number=9)])] == [9]
+
+
 def test_a_run_that_was_sent_and_lost_counts_as_planned_and_begins_again(
     tmp_path: Path, here: Callable[..., list[Any]]
 ) -> None:
@@ -366,7 +494,7 @@ def test_a_small_run_asks_no_cluster(tmp_path: Path, here: Callable[..., list[An
     told = command("run", "--clients=8", "--rounds=1", "--explain", "--store", tmp_path / "run", *words).document
     assert "are not divided among the nodes of the cluster" in told["execution"][-1]
     asked = refused("run", "--clients=8", "--workers=2", "--store", tmp_path / "asked", *words[:2])
-    assert asked.startswith("The cluster ray://127.0.0.1:1 cannot be reached (")
+    assert asked.startswith("No cluster answers at ray://127.0.0.1:1 (Connection refused): start one there with ")
 
 
 def test_nothing_but_the_cluster_loads_ray() -> None:

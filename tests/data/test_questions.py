@@ -217,7 +217,7 @@ def test_new_keys_leave_old_identities_as_they_were(tmp_path: Path) -> None:
     [
         ({"kind": "category", "values": ["m"], "aliases": {"x": "f"}}, "stands for 'f', which is not among the values"),
         ({"kind": "category", "values": ["m", "f"], "aliases": {"f": "m"}}, "the alias 'f' is one of the values"),
-        ({"kind": "number", "units": {"kg": 0}}, "greater than 0"),
+        ({"kind": "number", "units": {"kg": 0}}, "it must be above 0"),
         ({"kind": "label", "values": ["a", "b"], "bins": [1, 2]}, "`bins` are bounds in rising order"),
         ({"kind": "label", "values": ["a", "b", "c"], "bins": [2, 1]}, "`bins` are bounds in rising order"),
     ],

@@ -54,6 +54,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sampled": {"set": {"sampling": 0.3}},
     "counted": {"set": {"counts": 0.2, "class_weight": "balanced"}},
     "quantile": {"set": {"clipping": "quantile", "counts": 0.0}},
+    "dealt": {"set": {"batches": "shuffled", "epochs": 2}},
+    "norms": {"set": {"clipping": "dp-agr"}},
     "evaluated": {"evaluation_share": 0.2},
     "balanced": {"set": {"class_weight": "balanced"}},
 }

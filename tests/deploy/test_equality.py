@@ -26,6 +26,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dp-fedavg, blended": {"method": "dp-fedavg", "personal": "blend", "data": "digits", "records": 300},
     "dp-fedavg, recalibrated": {"method": "dp-fedavg", "personal": "recalibrate", "data": "digits", "records": 300},
     "dp-fedavg-record": {"set": {"clipping": "quantile"}},
+    "dp-fedavg-record, dealt": {"method": "dp-fedavg-record", "set": {"batches": "shuffled", "epochs": 2}},
+    "dp-fedavg-record, dp-agr": {"method": "dp-fedavg-record", "set": {"clipping": "dp-agr", "clipping.debias": True}},
     "dp-fedsgd": {"set": {"sampling": 0.5}},
     "dp-fedsgd, quantile": {"method": "dp-fedsgd", "set": {"clipping": "quantile", "class_weight": "balanced"}},
     "dp-fedsgd, normalised": {"method": "dp-fedsgd", "model": "mlp", "set": {"clipping": "normalised", "counts": 0}},

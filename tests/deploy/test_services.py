@@ -131,30 +131,57 @@ def test_no_service_runs_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         services.owner_of(tmp_path)
 
 
-def test_a_site_s_unit_is_printed_even_before_there_is_a_site(sordino, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, told = sordino("site", "install", "--print")
-    assert (code, told) == (0, "")
-    assert settings(out)["Service.ExecStart"][0].endswith(f"join {tmp_path} --log-json")
-    assert settings(out)["Service.ReadWritePaths"] == [f"-{tmp_path} -{tmp_path / 'state' / 'sordino'}"]
-    checked(out, "sordino-site-printed", tmp_path, user=True)
-
-
-def test_units_are_installed_where_systemd_looks_and_told_how_to_start(sordino, tmp_path) -> None:
-    site = tmp_path / "hospital"
-    code, _, told = sordino("site", "install", str(site))
-    assert code == 2
-    assert "no site" in told
+def write_rules(site: Path) -> None:
+    """Make a site's folder with its rules."""
     site.mkdir()
     (site / "site.toml").write_text(
         'name = "hospital"\ndata = "x.npz"\nunit = "client"\nmax_epsilon = 1.0\nmax_delta = 1e-5\nmin_cohort = 3\n'
         'witness = "../witness"\nmethods = ["dp-fedavg"]\n'
     )
-    code, _, told = sordino("site", "install", str(site))
-    assert code == 2
-    assert "--server and --ca" in told
+
+
+@pytest.mark.parametrize("shown", [(), ("--print",)])
+def test_no_unit_is_made_of_what_is_not_there(sordino, tmp_path, shown) -> None:
+    """Neither installed nor printed: it could not work."""
+    site, server, experiment = tmp_path / "hospital", tmp_path / "server", tmp_path / "e.toml"
+    install_site, install_server = ("site", "install", str(site), *shown), ("serve", "install", str(experiment), *shown)
+    assert sordino(*install_site) == (2, "", f"Error: There is no site in {site}: `sordino site init` makes one.\n")
+    write_rules(site)
+    asked = f"Error: Give --server and --ca, or write SORDINO_SERVER=... and SORDINO_CA=... into {site}/service.env.\n"
+    assert sordino(*install_site) == (2, "", asked)
+    ca = tmp_path / "ca.pem"
+    code, out, told = sordino(*install_site, "--server", "fl.example.org:443", "--ca", str(ca))
+    assert (code, out) == (2, "")
+    assert f"There is no certificate {ca}" in told
+    told = "name the TOML file that the server is to run."
+    assert sordino(*install_server) == (2, "", f"Error: There is no experiment {experiment}: {told}\n")
+    experiment.write_text("")
+    told = "`sordino serve init --host NAME` makes one."
+    for made in (False, True):  # an empty folder is no server either
+        if made:
+            server.mkdir()
+        code, out, found = sordino(*install_server, "--folder", str(server))
+        assert (code, out, found) == (2, "", f"Error: There is no server in {server}: {told}\n")
+    assert not (tmp_path / "config").exists()
+
+
+def test_a_printed_unit_is_that_of_an_installed_service(sordino, tmp_path) -> None:
+    site = tmp_path / "hospital"
+    write_rules(site)
+    (tmp_path / "ca.pem").write_text("the server's")
     asked = ("site", "install", str(site), "--server", "fl.example.org:443", "--ca", str(tmp_path / "ca.pem"))
-    assert "There is no certificate" in sordino(*asked)[2]
+    code, out, told = sordino(*asked, "--print")
+    assert (code, told) == (0, "")
+    assert not (tmp_path / "config").exists()
+    assert f"join {site} --log-json --server fl.example.org:443" in settings(out)["Service.ExecStart"][0]
+    assert Path(json.loads(sordino(*asked, "--json")[1])["unit"]).read_text() == out
+    checked(out, "sordino-site-printed", tmp_path, user=True)
+
+
+def test_units_are_installed_where_systemd_looks_and_told_how_to_start(sordino, tmp_path) -> None:
+    site = tmp_path / "hospital"
+    write_rules(site)
+    asked = ("site", "install", str(site), "--server", "fl.example.org:443", "--ca", str(tmp_path / "ca.pem"))
     (tmp_path / "ca.pem").write_text("the server's")
     code, out, _ = sordino(*asked, "--monitor", "127.0.0.1:9464", "--json")
     found = json.loads(out)
@@ -170,10 +197,13 @@ def test_units_are_installed_where_systemd_looks_and_told_how_to_start(sordino, 
 
 def test_a_server_s_service_takes_its_run_up_again(sordino, tmp_path) -> None:
     (tmp_path / "e.toml").write_text("")
-    code, out, _ = sordino("serve", "install", str(tmp_path / "e.toml"), "--store", str(tmp_path / "store"), "--print")
+    server, store = tmp_path / "server", tmp_path / "store"
+    server.mkdir()
+    (server / "server.key").write_text("a key")
+    code, out, _ = sordino(
+        "serve", "install", str(tmp_path / "e.toml"), "--folder", str(server), "--store", str(store), "--print"
+    )
     assert code == 0
     assert "--take-up" in settings(out)["Service.ExecStart"][0]
     assert settings(out)["Service.KillSignal"] == ["SIGINT"]
-    code, _, told = sordino("serve", "install", str(tmp_path / "e.toml"), "--folder", str(tmp_path / "none"))
-    assert code == 2
-    assert "serve init" in told
+    assert not store.exists(), "nothing is made where a unit is only shown"

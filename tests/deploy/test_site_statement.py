@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from helpers import command, refused
 from scipy.stats import norm
 
 from sordino.deploy.site.ledger import Entry, SiteLedger, row_from
+from sordino.deploy.site.site import Site
 from sordino.deploy.site.spending import SiteSpending
 from sordino.deploy.site.status import status
 from sordino.deploy.site.verify import COLUMNS, paid_by_records, verify_site
 from sordino.deploy.site.witness import Witness
 from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.unit import Unit
-from sordino.report.site_statement import attack_curve, site_statement_of
+from sordino.report.site_statement import SiteRun, attack_curve, site_statement_of
 from sordino.report.statement_pages import hypertext, markdown
 
 WHOLE: dict[str, Any] = {"method": "dp-fedavg", "rounds": 2, "epsilon": 3.0}
@@ -162,6 +164,27 @@ def test_a_site_that_has_done_nothing_has_a_statement(tmp_path: Path) -> None:
         assert "has not taken part in a run yet" in hypertext(found)
         assert "Nothing has left it" in markdown(found)
         assert found.audit_command == "sordino audit EXPERIMENT.toml"
+
+
+def test_each_of_several_outcomes_is_named(tmp_path: Path) -> None:
+    """In the annex, and with its own figure beside the mean."""
+    site = tmp_path / "north"
+    site.mkdir()
+    (site / "visits.csv").write_text("age,cough,fever\n" + "50,no,yes\n60,yes,no\n" * 10)
+    labels = "".join(f'[columns.{name}]\nkind = "label"\nvalues = ["no", "yes"]\n' for name in ("cough", "fever"))
+    (tmp_path / "schema.toml").write_text(f'[columns.age]\nkind = "number"\nrange = [0, 100]\n{labels}')
+    keys = {"unit": Unit.RECORD, "max_epsilon": 4.0, "max_delta": 1e-5, "min_cohort": 3, "witness": Path("../witness")}
+    Site.create(site, "north", Path("visits.csv"), schema=tmp_path / "schema.toml", **keys)
+    found = site_statement_of(site)
+    metrics = {"accuracy": 0.8, "auc": 0.7, "accuracy[cough]": 0.9, "auc[cough]": 0.6, "accuracy[fever]": 0.7}
+    run = SiteRun("run-1", "dp-fedsgd", "done", 3, {"gradient": 3}, 1.0, metrics)
+    text = markdown(replace(found, runs=[run]))
+    assert "The file `visits.csv`; the columns `cough` and `fever` are predicted." in text
+    head = (
+        "since the run | accuracy, mean of the outcomes | AUC, mean of the outcomes | accuracy, cough | accuracy, fever"
+    )
+    assert f"| {head} |\n" in text
+    assert "| run-1 | 80.0% | 70.0% | 90.0% | 70.0% |" in text
 
 
 def test_of_a_restored_site_no_figure_is_stated(records: Federation, site: Path) -> None:

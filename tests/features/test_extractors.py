@@ -280,10 +280,18 @@ def test_what_weights_were_trained_on_is_asked_for(own: Path) -> None:
 
 
 def test_weights_that_do_not_fit_are_refused(own: Path) -> None:
-    save_file({"other": torch.zeros(2)}, own / "w.safetensors")
+    save_file({"other": torch.zeros(2), "1.weight": torch.zeros(2, 3)}, own / "w.safetensors")
     spec = {"extractor": "backbone:factory", "weights": own / "w.safetensors", "trained_on": "noise"}
-    with pytest.raises(UserError, match="do not fit"):
+    with pytest.raises(UserError) as refusal:
         made(spec)
+    told = str(refusal.value)
+    assert told.startswith(
+        "The weights do not fit the network 'backbone:factory' of features: they have '1.weight' of shape (2, 3) "
+        "instead of (3,); they lack '0.weight', '0.bias', '1.bias', "
+    )
+    assert told.endswith(
+        "; the network has no 'other'. Give the weights of this network, or build the one that they were saved from."
+    )
     (own / "w.safetensors").write_bytes(b"nothing")
     with pytest.raises(UserError, match="no safetensors file"):
         made(spec)

@@ -22,6 +22,7 @@ from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.budget.allowance import Outlook
 from sordino.store.checkpoint import load
 from sordino.store.store import Store
+from sordino.terms import Facts, derive_costs, describe_method
 from sordino.testing.case import Case
 from sordino.testing.records import (
     records_are_sampled_clipped_and_noised_as_charged,
@@ -136,6 +137,46 @@ def test_the_noise_of_a_reward_by_hand() -> None:
     assert Learned().reward_deviation(outlook(8.0)) == pytest.approx(hand)
 
 
+@pytest.mark.parametrize(("loss", "accuracy", "reward"), [(1.0, 1.0, 0.5 + 0.3), (2.0, 100.0, 2 * 0.5 + 100 * 0.3)])
+def test_the_reward_weighs_loss_and_accuracy_by_hand(
+    loss: float, accuracy: float, reward: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a loss of 2 to one of 1.5, and from an accuracy of 0.4 to one of 0.7."""
+    rewards: list[float] = []
+
+    def remember(self: Ddpg, mind: Any, before: Any, action: float, reward: float, after: Any, random: Any) -> Any:
+        rewards.append(reward)
+        return mind
+
+    monkeypatch.setattr(Ddpg, "remember", remember)
+    rule = Learned(loss_weight=loss, accuracy_weight=accuracy)
+    federation: Any = SimpleNamespace(
+        schedule=SimpleNamespace(clients=2), random=lambda *_: torch.Generator().manual_seed(0)
+    )
+    state = rule.begin(federation, 1.0)
+    for seen in ({"loss": 2.0, "accuracy": 0.4}, {"loss": 1.5, "accuracy": 0.7}):
+        got: Any = SimpleNamespace(who=[1], rows=lambda name, seen=seen: torch.tensor([[seen[name]]]))
+        state = rule.following(state, got, federation)
+    assert rewards == [pytest.approx(reward, rel=1e-6)]
+
+
+def test_the_weights_of_a_reward_are_planned_with() -> None:
+    z = math.sqrt(10) / mu_of(8.0, 1e-5)
+    weighed = Learned(loss_weight=3.0, accuracy_weight=100.0)
+    hand = math.sqrt(2 * ((3 * 2 * z / 32) ** 2 + (100 * z / 64) ** 2))
+    assert weighed.reward_deviation(outlook(8.0)) == pytest.approx(hand)
+    for factor in (1e-3, 10.0):  # a reward in other units decides alike
+        scaled = Learned(loss_weight=factor, accuracy_weight=factor)
+        assert scaled.reward_deviation(outlook(8.0)) == pytest.approx(factor * Learned().reward_deviation(outlook(8.0)))
+        assert scaled.planned(outlook(8.0))[0] == scaled
+        assert scaled.planned(outlook(1.0))[0] == Fixed()
+
+
+def test_weights_of_one_are_no_part_of_a_runs_identity() -> None:
+    assert "weight" not in describe_method(AdaDPCFL(clipping=Learned())).partition("clipping=")[2].partition(")")[0]
+    assert "accuracy_weight=100.0" in describe_method(AdaDPCFL(clipping=Learned(accuracy_weight=100.0)))
+
+
 def test_where_noise_hides_the_rewards_there_is_no_agent() -> None:
     method = AdaDPCFL(cluster_share=0)
     kept, notes = method.planned(outlook(8.0))
@@ -238,3 +279,11 @@ def test_the_published_noise() -> None:
     method = AdaDPCFL(rate=0.01, batch=20)
     assert method.published_multiplier(1.0, 1e-4, 100, 0) == pytest.approx(0.4344, abs=5e-4)
     assert method.published_multiplier(5.0, 1e-4, 100, 0) == pytest.approx(0.087, abs=5e-4)
+
+
+def test_the_published_noise_counts_all_rounds() -> None:
+    """A tenth of 100 clients in each of 100 rounds: T is 100 in (2 eta / B) sqrt(2 ln(1.25 / delta)) T / epsilon."""
+    keys = {"method": "adadp-cfl", "variant": "paper", "clients": 100, "rounds": 100, "participation": 0.1}
+    chosen = {"epsilon": 1.0, "delta": 1e-4, "set": {"batches": "shuffled", "batch": 20, "rate": 0.01, "epochs": 5}}
+    costs = derive_costs(Experiment.make(keys, chosen), Facts(clients=100, sizes=np.full(100, 500)))
+    assert costs.allowance.of_records.charge(0) == (1.0, pytest.approx(0.434361, rel=1e-5), 5)

@@ -17,7 +17,14 @@ import sordino
 from sordino.methods import find, names
 from sordino.methods.bases import RecordClipped
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
-from sordino.parts.record_thresholds import Median, Percentile, Quantile, RecordThreshold
+from sordino.parts.record_thresholds import (
+    LARGEST_CLIP,
+    Median,
+    NoisyPercentile,
+    Percentile,
+    Quantile,
+    RecordThreshold,
+)
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.record_level_plan import plan_records
 from sordino.privacy.gate import Gate
@@ -59,6 +66,47 @@ def test_the_percentiles_rule_by_hand() -> None:
     """Less than nine tenths within it: it rises, up to its limit; all within it: it falls, down to its limit."""
     found = moved(Percentile(), [1.0, 9.9, 1.0, 0.1], [0, 1, 2, 3], within=[0.4, 0.0, 1.0, 1.0])
     assert found == pytest.approx([math.exp(0.5), 10.0, math.exp(-0.1), 0.1])
+
+
+def test_dp_agrs_rule_by_hand() -> None:
+    """Two turns of client 1: norms of 1 to 20, then of 101 to 120; of 40 norms the 90th percentile lies a tenth of the
+    way from the 36th to the 37th. With a window of one turn it is that of the last 20, 118.1. Others stay."""
+    first, second = [float(k) for k in range(1, 21)], [float(k) for k in range(101, 121)]
+    for rounds, hand in ((5, 116.1), (1, 118.1)):
+        rule = NoisyPercentile(rounds=rounds)
+        state = rule.begin(FEDERATION, 1.0)
+        for told in (first, second):
+            got: Any = SimpleNamespace(who=[1], rows=lambda name, told=told: torch.tensor([told]))
+            state = rule.following(state, got, FEDERATION)
+        assert state["clips"].tolist() == pytest.approx([1.0, hand, 1.0, 1.0])
+    told = [2.0] * 20 + [4e9] * 20 + [0.0] * 20
+    assert moved(NoisyPercentile(low=3.0), [1.0] * 4, [0, 2, 3], norms=told) == [3.0, 1.0, LARGEST_CLIP, 1.0]
+
+
+def test_dp_agr_forgets_what_is_older_than_its_window() -> None:
+    rule = NoisyPercentile(rounds=2)
+    state = rule.begin(FEDERATION, 1.0)
+    for norm in (100.0, 1.0, 1.0):
+        got: Any = SimpleNamespace(who=[0], rows=lambda name, norm=norm: torch.full((1, 20), norm))
+        state = rule.following(state, got, FEDERATION)
+    assert float(state["clips"][0]) == 1.0
+
+
+@pytest.mark.parametrize("method", [*TAKING, "adadp-cfl"])
+def test_dp_agr_costs_nothing(method: str, tmp_path: Path) -> None:
+    """To the last digit what a fixed threshold costs, whose records all train too."""
+    found = []
+    for clipping in ("fixed", "dp-agr"):
+        chosen = SETTINGS | {"clipping": clipping} | ({"cluster_share": 0} if method == "adadp-cfl" else {})
+        result = sordino.run(method=method, **KEYS, store=tmp_path, set=chosen)
+        rows = Store(tmp_path).ledger(result["run"])
+        found.append((result["epsilon"], result["epsilon_replace_one"], result["noise_multiplier"]))
+        assert {row.release for row in rows if row.pool} == {"update"}
+        assert ("norms" in {row.release for row in rows}) == (clipping == "dp-agr")
+    assert found[0] == found[1]
+    store = Store(tmp_path)
+    clips: Tensor = load(store.get(result["run"]).checkpoint, store.path(result["run"])).server["threshold"]["clips"]
+    assert (clips != 1).all()
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.8])
@@ -107,7 +155,7 @@ def test_medians_leave_as_they_are(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [Quantile(), Median(), Percentile()])
+@pytest.mark.parametrize("rule", [Quantile(), Median(), Percentile(), NoisyPercentile(), NoisyPercentile(debias=True)])
 def test_the_battery_with_each_rule(rule: RecordThreshold) -> None:
     check_method(DPFedAvgRecord(clipping=rule))
 

@@ -33,7 +33,7 @@ from sordino.learning.parameters import flatten
 from sordino.planning.advise import advise
 from sordino.planning.situation import situation_of
 from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
-from sordino.privacy.accounting.gaussian import mu_of
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.accounting.sampled_gaussian import (
     cover_recipes,
     record_attack_accuracy,
@@ -55,6 +55,7 @@ from sordino.store.ledger_rows import ledger_of
 from sordino.store.spending import NATURAL, over_runs, sentence, spending_of_ledger, sum_up
 from sordino.store.store import Store
 from sordino.tasks import Classification
+from sordino.testing.records import observe_gradients
 
 RULES = PersonRules("patient", max_rows=5)
 CLIP = 0.25
@@ -331,6 +332,26 @@ def test_every_record_level_method_protects_persons(method: str, tmp_path: Path)
     assert summary.unit is Unit.PERSON
     assert summary.epsilon["server"] is not None
     assert summary.epsilon["server"] <= 8.0 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_a_person_is_dealt_to_one_batch_of_a_pass(sites: int, tmp_path: Path) -> None:
+    """Two passes in each of two rounds; at j clients a person moves what leaves by j thresholds together."""
+    chosen = {"batch": 16, "epochs": 2, "batches": "shuffled"}
+    several = {"max_sites_per_person": sites} if sites > 1 else {}
+    about = {"method": "dp-fedavg-record", "rounds": 2, "epsilon": 8.0, "workers": 1, "set": chosen}
+    prepared = made(tmp_path, **about, **several)
+    store = Store(tmp_path / "store")
+    with observe_gradients() as seen:
+        summary = carry_on(prepared, store, register(prepared, store))
+    multiplier = float(prepared.allowance.of_records.multipliers[0])
+    assert summary.epsilon["server"] == pytest.approx(epsilon_of(sites * math.sqrt(4) / multiplier, DELTA), rel=1e-6)
+    assert 0.97 * 8.0 < summary.epsilon["server"] <= 8.0 * (1 + 1e-9)
+    passes: dict[tuple[int, int, int], list[int]] = {}
+    for one in seen:
+        passes.setdefault((one.question, one.client, one.step // 3), []).extend(one.chosen.tolist())
+    assert len(passes) == 2 * 3 * 2
+    assert all(sorted(entered) == list(range(48)) for entered in passes.values())
 
 
 def test_what_persons_cannot_have_is_refused(tmp_path: Path) -> None:

@@ -147,6 +147,50 @@ def test_predictions_are_the_models(trained: tuple[str, Path], tmp_path: Path) -
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_numbers_outside_the_trained_range_are_told_of(trained: tuple[str, Path], tmp_path: Path) -> None:
+    """Predictions are those for the end of the range; rows without a prediction do not count."""
+    run, store = trained
+    (tmp_path / "new.csv").write_text("ward,age\nb,250\na,100\na,-3\n,500\n")
+    out = tmp_path / "out.csv"
+    asked = ("predict", run, tmp_path / "new.csv", "--client=north", "-o", out, "--store", store)
+    told = command(*asked)
+    assert told.err == (
+        "Note: 2 of 3 records have numbers for which the model was not trained; their predictions may be wrong: 'age' "
+        "in 2 (beyond 0 to 100, held to it). Check the units there, and the codes of missing values.\n"
+    )
+    found = [float(row["probability_yes"]) for row in csv.DictReader(out.open()) if row["probability_yes"]]
+    expected = said(load_models(run, store), [[1.0, 0, 1], [1, 1, 0], [-1, 1, 0]])[:, 1]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    age = {"records": 2, "range": [0, 100], "held": True}
+    assert command(*asked, "--json").document["outside_range"] == {"records": 2, "columns": {"age": age}}
+    (tmp_path / "new.csv").write_text("ward,age\nb,100\na,0\n,500\na,\n")
+    assert command(*asked).err == ""
+    assert command(*asked, "--json").document["outside_range"] == {"records": 0, "columns": {}}
+
+
+def test_numbers_without_a_range_are_expected_near_their_mean(tmp_path: Path) -> None:
+    """Within ten deviations; those that are taken as they stand up to a hundred, above which training complains."""
+    columns = {
+        "scaled": {"kind": "number", "mean": 50, "deviation": 2},
+        "plain": {"kind": "number"},
+        "ill": {"kind": "label", "values": ["no", "yes"]},
+    }
+    schema = Schema.parse({"columns": columns})
+    about = Description(**OF_ANY | {"shape": (2,)}, meaning=Meaning(Classification(("no", "yes")), schema))
+    (tmp_path / "new.csv").write_text("scaled,plain\n70,100\n70.1,0\n29,101\n50,-100\n")
+    records = read_records(tmp_path / "new.csv", about, None)
+    assert records.outside is not None
+    assert {name: one.rows.tolist() for name, one in records.outside.items()} == {
+        "scaled": [False, True, True, False],
+        "plain": [False, False, True, False],
+    }
+    assert records.x[1, 0] == pytest.approx(10.05), "taken as it stands"
+    note = records.note_outside()
+    assert note is not None
+    assert "2 of 4 records" in note
+    assert "'scaled' in 2 (beyond 30 to 70, taken as it stands), 'plain' in 1 (beyond -100 to 100" in note
+
+
 def test_new_records_pass_the_checks_of_the_schema(trained: tuple[str, Path], tmp_path: Path) -> None:
     run, store = trained
     arguments = ("--client=north", "-o", tmp_path / "out.csv", "--store", store)

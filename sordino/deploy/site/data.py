@@ -23,7 +23,7 @@ from sordino.data.tables import TextTable, read_table
 from sordino.deploy.app import METHOD, AppUpdate
 from sordino.deploy.site.rules import WRITTEN, RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
-from sordino.errors import UserError, refuse
+from sordino.errors import UserError, explain_invalid, refuse
 from sordino.features.extractor import count_shared
 
 FEATURES = "features"
@@ -59,8 +59,7 @@ def own_format(rules: Rules, otherwise: Format) -> Format:
     try:
         return Format(**(otherwise.model_dump(include=set(WRITTEN)) | said))
     except ValidationError as error:
-        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        raise UserError(f"site.toml: {reason}.") from error
+        raise UserError(f"site.toml: {explain_invalid(error.errors()[0])}.") from error
 
 
 def format_by(schema: Schema, path: Path, rules: Rules) -> Format:

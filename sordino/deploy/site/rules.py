@@ -24,7 +24,7 @@ from torch import Tensor
 from sordino.data.schema import Schema
 from sordino.deploy.protocol.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, DeployedTerms
-from sordino.errors import UserError, quoted
+from sordino.errors import UserError, explain_invalid, quoted
 from sordino.experiment.config import FEATURES, SCHEMA, Experiment
 from sordino.features.choice import SCATTERING
 from sordino.features.projection import SHIPPED_DATA
@@ -418,7 +418,7 @@ def read_rules(folder: Path) -> SitePolicy:
             ) from error
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path}: invalid value for {key or 'a key'}: {problem['msg'].lower()}.") from error
+        raise UserError(f"{path}: invalid value for {key or 'a key'}: {explain_invalid(problem)}.") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     low, high = rules.clip

@@ -35,7 +35,7 @@ from sordino.deploy.site.rules import (
 from sordino.deploy.site.session import SiteContext
 from sordino.deploy.site.witness import Witness, WitnessError, lock_site
 from sordino.deploy.site.work import answer_open, answer_work
-from sordino.errors import FAILURES, UserError, unknown, writing
+from sordino.errors import FAILURES, UserError, explain_invalid, unknown, writing
 from sordino.methods import names
 from sordino.privacy.ledger import FIRST_LINK
 from sordino.util.files import read_file, write_whole
@@ -170,7 +170,7 @@ class Site:
             made = Rules(name=name, data=data, label=label, **(_csv_format_keys(folder / data) | given))
         except ValidationError as error:
             problem = error.errors()[0]
-            raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
+            raise UserError(f"Invalid value for {problem['loc'][0]}: {explain_invalid(problem)}.") from error
         file = read_records(folder, made)  # before anything is written, because it may fail
         if agreed is not None:
             read_by(agreed, file, made)

@@ -22,7 +22,15 @@ Varied = Literal["noise", "sampling", "fitted"]
 sampling rate. `sampling`: all have the same noise, and each the largest sampling rate that keeps its budget. `fitted`:
 like `sampling`, but noise and rates are those of a published accountant and a curve through its values, and may exceed
 budgets."""
-
+Batches = Literal["poisson", "shuffled"]
+"""Choice of the records of a noisy gradient. `poisson`: each record enters by a secret coin of its own, which lowers
+what it pays. `shuffled`: each pass deals all records to batches of equal size; a record is in one batch of a pass, and
+pays for that one in full."""
+NOT_SHUFFLED = (
+    'batches = "shuffled" is for methods whose clients take noisy gradient steps with noise of their own: this one '
+    "keeps budgets by how rarely records are drawn, or adds up all clients' records in one sum. Leave `batches` out."
+)
+"""Refusal of dealt batches where epsilon rests on secret coins."""
 
 CLOSED_FORM_MARGIN = 1e-9
 """Relative amount by which noise in closed form is rounded up, so that rounding exceeds no budget."""
@@ -36,7 +44,8 @@ class RecordPlan:
     """
 
     sampling: np.ndarray
-    """The probability with which each record enters a batch."""
+    """The probability with which each record enters a batch; where batches are dealt, the share of the records that one
+    holds."""
     steps: np.ndarray
     """Noisy gradients in a round."""
     multipliers: np.ndarray
@@ -59,11 +68,24 @@ class RecordPlan:
     shared: Noise | None = None
     """Noise on sums over the records of all clients, which is shared out over their messages; None where all of a
     client's noise is its own."""
+    passes: int | None = None
+    """Passes over the records in a round, each of which deals them to batches of equal size; None where each batch is a
+    Poisson sample."""
+
+    def gradients(self, client: int) -> Sampled:
+        """Share of a client's records in one batch, noise multiplier and number of noisy gradients of one round."""
+        return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
 
     def charge(self, client: int) -> Sampled:
-        """Sampling rate, noise multiplier and steps that one round costs a client's training records, for the observer
-        whom the noise is planned against."""
-        return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
+        """Sampling rate, noise multiplier and number of sums that one round costs a client's training records, for the
+        observer whom the noise is planned against.
+
+        Who is dealt to which batch does not depend on contents. Two worlds that differ in one record therefore differ
+        in one sum of each pass, whatever earlier sums have decided: a pass costs one Gaussian, and no secret coin makes
+        it cheaper.
+        """
+        sampled = self.gradients(client)
+        return sampled if self.passes is None else (1.0, sampled[1], self.passes)
 
     def expected_records(self, clients: Sequence[int]) -> float:
         """Expected number of records in the batches of some clients together: public."""
@@ -72,7 +94,7 @@ class RecordPlan:
 
     def repeated(self, client: int, times: int) -> RecordPlan:
         """Plan in which each of `times` clients may spend what one `client` may here."""
-        names = [one.name for one in fields(self) if one.name != "shared"]
+        names = [one.name for one in fields(self) if one.name not in ("shared", "passes")]
         rows: dict[str, Any] = {name: np.repeat(getattr(self, name)[client : client + 1], times) for name in names}
         return replace(self, **rows)
 
@@ -146,6 +168,7 @@ def plan_records(
     varied: Varied = "noise",
     sharing: Callable[[float], Noise] | None = None,
     sites: int = 1,
+    batches: Batches = "poisson",
 ) -> RecordPlan:
     """Plan the noise for each client's budget, or how often a client may take part with a given `multiplier`.
 
@@ -162,6 +185,8 @@ def plan_records(
         sharing: makes the noise on sums over all clients' records, which is shared out over their messages, from a
             multiplier; needed where there are such sums.
         sites: largest number of clients that one person is known to, where persons are protected.
+        batches: choice of the records of a noisy gradient; budgets that are kept by sampling rates, and sums over all
+            clients' records, need Poisson samples.
 
     Records that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
     themselves.
@@ -171,7 +196,9 @@ def plan_records(
     given. Those with smaller budgets are sampled more rarely. Where rates are `fitted`, noise and rates are for the
     noisy gradients alone, as published.
     """
-    plan = plan_without_noise(records, budgets, batch=batch, epochs=epochs, turns=turns, needs=needs, varied=varied)
+    plan = plan_without_noise(
+        records, budgets, batch=batch, epochs=epochs, turns=turns, needs=needs, varied=varied, batches=batches
+    )
     if needs.sums:
         assert sharing is not None
         return _plan_sums(plan, delta, turns, multiplier, needs, sharing, sites)
@@ -182,6 +209,8 @@ def plan_records(
             "planned. Take a method that sends gradients alone, as dp-fedsgd and dp-fedavg-record do."
         )
     sampling, steps = plan.sampling, plan.steps
+    if plan.passes is not None:  # whatever their sizes, records pay alike
+        sampling, steps = np.ones_like(sampling), np.full_like(steps, plan.passes)
     if varied != "noise" and multiplier is None:
         largest = float(budgets.max())
         asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)
@@ -224,6 +253,7 @@ def plan_without_noise(
     turns: int,
     needs: RecordNeeds = RecordNeeds(),
     varied: Varied = "noise",
+    batches: Batches = "poisson",
 ) -> RecordPlan:
     """Plan batches, steps and records set aside without any noise, for a run without privacy; budgets are those that
     its clients would have allowed. Where the sampling rate is `varied`, all clients begin with that of the mean
@@ -237,12 +267,19 @@ def plan_without_noise(
         turns: most rounds in which a client takes part.
         needs: share of the records that is set aside for validation, and the sampling rate where it is declared.
         varied: what differs between clients with different budgets.
+        batches: choice of the records of a noisy gradient.
     """
+    if batches == "shuffled" and (needs.sums or varied != "noise"):
+        raise UserError(NOT_SHUFFLED)
     validation = np.array([held_out_count(count, needs.held_out) for count in records])
     trained = np.array([max(1, count - held) for count, held in zip(records, validation, strict=True)])
+    passes = None
     if needs.sums:  # one sum of gradients in a round, or none at all
         sampling = np.full(len(trained), 1.0 if needs.rate is None else needs.rate)
         steps = np.full(len(trained), int(needs.rate is not None))
+    elif batches == "shuffled":
+        of_a_pass, passes = -(-trained // batch), epochs
+        sampling, steps = 1 / of_a_pass, epochs * of_a_pass
     else:
         sizes = trained.tolist() if varied == "noise" else [float(np.mean(trained))] * len(trained)
         sampling = sampling_rates(sizes, batch)
@@ -250,7 +287,9 @@ def plan_without_noise(
     kinds = ("multipliers", "matrix_multipliers", "mean_multipliers", "sum_multipliers")
     blank: dict[str, Any] = {name: np.zeros(len(steps)) for name in kinds}
     most = np.full(len(steps), turns)
-    return RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, trained=trained, **blank)
+    return RecordPlan(
+        sampling, steps, budgets=budgets, turns=most, validation=validation, trained=trained, passes=passes, **blank
+    )
 
 
 def _plan_sums(

@@ -166,7 +166,7 @@ class Gradients(Release):
     """Model, or another vector, that was computed from noisy gradients alone; record level.
 
     The step sees no records, only `data.gradient(...)`: each record's gradient scaled down to `clip`, summed over a
-    Poisson-sampled batch, noised, and divided by the expected batch size. `clip` is a number, or the name of a public
+    batch, noised, and divided by the expected batch size. `clip` is a number, or the name of a public
     value. What leaves is a function of these, so it leaves as it is; every step was charged.
 
     Where it is `layered`, there is one threshold for each layer, and one noise for all of them together. Where it is
@@ -213,14 +213,19 @@ class Gradients(Release):
 @dataclass(frozen=True)
 class Follows(Release):
     """Value made of the same noisy gradients as the release `of` of the same step: it costs nothing more; record
-    level."""
+    level. `entries` is how many numbers it has; without one, as many as the step hands over, on real machines those of
+    the model."""
 
     of: str
+    entries: int | None = None
     unit: ClassVar[Unit | None] = Unit.RECORD
 
     @property
     def stackable(self) -> bool:
         return True
+
+    def width(self, public: Public) -> int | None:
+        return self.entries
 
     def sources(self) -> tuple[str, ...]:
         return (self.of,)

@@ -12,7 +12,7 @@ from rich.text import Text
 from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.store.run_summary import Metric
-from sordino.util.formatting import split_part
+from sordino.util.formatting import of_part, split_part
 
 if TYPE_CHECKING:  # what sites need may not be installed
     from sordino.deploy.site.judging import SiteJudgement
@@ -56,6 +56,11 @@ OF_CLIENTS = {
     "integrated_brier": Column("Brier", 1),
     "constant_brier": Column("Brier of curve", 4),
 }
+
+
+LESS = 10
+"""Weight by which columns of one of several outcomes exceed those of the one before it, and of the means: a narrow
+terminal lacks them first, all but those of the metric by which clients are compared."""
 
 
 def metric_words(names: Collection[str], words: Mapping[str, str], positive: str | None = None) -> dict[str, str]:
@@ -135,10 +140,15 @@ def judged_table(models: Mapping[str, Mapping[str, Any]], over: str = "on this s
         table.columns[place].justify = "right"
     first = next(iter(models.values()))
     for name, words in metric_words(first["figures"], JUDGED, first["positive"]).items():
-        found = [one["figures"][name] for one in models.values()]
-        cells = [cell for one in found for cell in figure_with_interval(name, one)]
-        table.add_row(words, *cells)
+        table.add_row(words, *map(terminal_text, figures_of(name, models)))
     return table
+
+
+def figures_of(name: str, models: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A figure of each model's judgement and its 95 % interval, as they are printed; a dash for a model that has no
+    such figure, as the server's has no intervals whose coverage could be judged."""
+    found = [one["figures"] for one in models.values()]
+    return [cell for one in found for cell in (figure_with_interval(name, one[name]) if name in one else ("–", ""))]
 
 
 def form_of(name: str) -> str:
@@ -226,16 +236,26 @@ def judgement_report(found: SiteJudgement) -> RenderableType:
 
 
 def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:
-    """Table of each client's metrics; a star marks models that predict the same class for all records."""
-    there = [name for name in OF_CLIENTS if any(name in row for row in rows)]
-    told = {name: OF_CLIENTS[name] for name in there if name != "recall" or positive is not None}
-    starred = any("one_class" in row for row in rows)
+    """Table of each client's metrics, of several outcomes the means and those of each; a star marks models that predict
+    the same class for all records."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    parts = list(dict.fromkeys(part for _, part in map(split_part, names) if part is not None))
+    told: dict[str, Column] = {}
+    for metric, column in OF_CLIENTS.items():
+        if metric in names and (metric != "recall" or positive is not None):
+            told[metric] = column
+        for place, part in enumerate(parts):
+            weight = column.weight + LESS * (1 + place) if column.weight else 1
+            if of_part(metric, part) in names:
+                told[of_part(metric, part)] = Column(f"{column.heading} [{part}]", weight)
+    starred = "one_class" in names
     cells = [
         [row["client"] + ("*" if row.get("one_class") else ""), *(_figure(name, row[name]) for name in told)]
         for row in rows
     ]
     title = "each client on its own test records" + ("; * predicts the same class for all" if starred else "")
-    return Fitting([Column("client", left=True), *told.values()], cells, title)
+    several = "; columns that name no outcome are means" if parts else ""
+    return Fitting([Column("client", left=True), *told.values()], cells, title + several)
 
 
 def _figure(name: str, value: float | None) -> str:
