@@ -42,7 +42,7 @@ def test_the_readmes_sentences_on_the_demonstration_are_those_of_its_table() -> 
     before, _, after = told.partition("For the 296 real writers of FEMNIST")
     for figure in FIGURE.findall(before.partition("(`tau")[0]):
         assert f" {figure}±" in table, figure
-    found = line_with("heads.md", "| femnist, 296 writers | head |", "8")
+    found = line_with("heads.md", "| femnist, 296 writers | head | 8 | 3 |")
     for figure in FIGURE.findall(after):
         assert figure in found, figure
 
