@@ -76,7 +76,7 @@ def main() -> None:
     """Measure all arms, in turns, and print them with their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=1, help="how often each arm is measured")
-    parser.add_argument("--rounds", type=int, default=12, help="rounds of each run")
+    parser.add_argument("--rounds", type=int, default=24, help="rounds of each run")
     parser.add_argument("--arm", choices=ARMS, help="measure this arm here, and print a line of JSON")
     parser.add_argument("--store", type=Path, default=Path("store"), help="with --arm: an empty folder")
     parser.add_argument(

@@ -271,7 +271,7 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
     extractor = facts.extractor
     chosen = {} if extractor is None else {"features": extractor.choice}
     experiment = experiment.model_copy(update={"model": network.name, **chosen})
-    decided = facts.decisive(experiment, method.file_contents()) | {"made": describe_method(method)} | network.weights
+    decided = facts.decisive(experiment, method.file_contents()) | {"made": describe_settings(method)} | network.weights
     decided |= {} if extractor is None else {"extractor": extractor.digest}
     decided |= _meaning(network.task, costs.evaluation)
     drowned = infeasible(method, costs.declared, costs.allowance, costs.schedule, layout)
@@ -294,19 +294,14 @@ def _meaning(task: Task, evaluation: Collection[str]) -> dict[str, Any]:
     return {} if isinstance(task, Classification) and not evaluation else {"task": task.document()}
 
 
-def describe_method(method: Method) -> str:
-    """Describe a method with its hyper-parameters and those of its rules, as a run's identity holds them: at their
-    defaults, those that were `ADDED_LATER` are left out."""
-    return _describe(method)
-
-
-def _describe(value: object) -> str:
-    """Describe a value as `repr` does, without what was added to a dataclass later and has its default."""
+def describe_settings(value: object) -> str:
+    """Describe a method with its hyper-parameters and those of its rules, or one of these, as a run's identity holds
+    them: as `repr` does, without fields that were `ADDED_LATER` and have their default."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return repr(value)
     shown = [one for one in dataclasses.fields(value) if one.repr]
     kept = [one for one in shown if not (one.metadata == ADDED_LATER and getattr(value, one.name) == one.default)]
-    described = ", ".join(f"{one.name}={_describe(getattr(value, one.name))}" for one in kept)
+    described = ", ".join(f"{one.name}={describe_settings(getattr(value, one.name))}" for one in kept)
     return f"{type(value).__qualname__}({described})"
 
 

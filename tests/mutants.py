@@ -845,10 +845,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "own code: weights do not decide",
-                '{"made": describe_method(method)} | network.weights',
-                '{"made": describe_method(method)}',
+                '{"made": describe_settings(method)} | network.weights',
+                '{"made": describe_settings(method)}',
             ),
-            ("choices do not decide", '{"made": describe_method(method)} | network.weights', "network.weights"),
+            ("choices do not decide", '{"made": describe_settings(method)} | network.weights', "network.weights"),
             ("what is predicted does not decide", "    decided |= _meaning(network.task, costs.evaluation)\n", ""),
             ("who is looked for does not decide", "and not evaluation else", "else"),
             ("public records do not decide", "experiment.decisive() | read | public", "experiment.decisive() | read"),
@@ -1780,7 +1780,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "rules' later settings decide at their defaults",
-                "={_describe(getattr(value, one.name))}",
+                "={describe_settings(getattr(value, one.name))}",
                 "={getattr(value, one.name)!r}",
             ),
         ],
@@ -4118,8 +4118,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: bits of all records",
-                "chosen = self._chosen(flat)\n        norms",
-                "chosen = torch.arange(len(self.__units))\n        norms",
+                "chosen = self._chosen(flat)\n        with",
+                "chosen = torch.arange(len(self.__units))\n        with",
             ),
             ("sums: bits from 0 to 1", "inside.float() - 0.5", "inside.float()"),
             (

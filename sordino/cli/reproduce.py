@@ -28,7 +28,7 @@ TuningGrid = Annotated[
     str | None,
     typer.Option(
         metavar="GRID",
-        help="Values to choose from first for every method, on a seed that is not reported, as in "
+        help="Values to choose from first for every method, on three seeds that are not reported, as in "
         "'rate=0.01,0.1;clip=0.3,1'; `paper` takes the paper's own grid. [default: nothing is tuned]",
     ),
 ]

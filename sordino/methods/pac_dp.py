@@ -11,9 +11,9 @@ whose budget would be exceeded takes no further part. Budgets outside of the ran
 refused.
 
 `paper`: noise is calibrated as published, with one release for each round and RDP orders 2 to 64, although every local
-step releases a noisy gradient; the true figures are printed. The paper claims no amplification by sampling: its own are
-batches that each epoch deals anew (`batches = "shuffled"`), where a record pays for one release an epoch. Budgets below
-0.183 cannot come from that accountant (its bound for infinite noise at delta = 1e-5), and are refused.
+step releases a noisy gradient; the true figures are printed. The paper claims no amplification by sampling. It deals
+batches anew in each epoch (`batches = "shuffled"`), so that a record pays for one release an epoch. Budgets below 0.183
+cannot come from that accountant (its bound for infinite noise at delta = 1e-5), and are refused.
 
 `curve_sets = "weights"` is a control, not the paper's: a client with a larger threshold also counts more in the mean,
 and by the curve that is a client with less noise. The control keeps the second and leaves out the first: every client

@@ -187,6 +187,12 @@ def judge_claim(column: str, rows: Sequence[TableRow]) -> ClaimVerdict:
     return ClaimVerdict(column, measure, answer, decisive, against_alone, added, why, _left_out(rows, ours))
 
 
+def left_out_sentence(verdicts: Sequence[ClaimVerdict]) -> str:
+    """Sentence on the rows that no column compares; empty where there are none."""
+    names = dict.fromkeys(name for one in verdicts for name in one.left_out)
+    return f"Not compared, because they pass over the records more or less often: {', '.join(names)}." if names else ""
+
+
 def _left_out(rows: Sequence[TableRow], ours: Sequence[TableRow]) -> list[str]:
     """Rows that no proposed one is compared with only because they pass over the records more or less often."""
     found = []

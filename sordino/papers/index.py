@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import get_args
 
 from sordino.errors import UserError, writing
-from sordino.papers.claims import LOWER, ClaimVerdict, Kind, TableRow, in_words, judge_claim, rivals, rows_of
+from sordino.papers.claims import (
+    LOWER,
+    ClaimVerdict,
+    Kind,
+    TableRow,
+    in_words,
+    judge_claim,
+    left_out_sentence,
+    rivals,
+    rows_of,
+)
 from sordino.papers.description import SCALES, Paper
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.pages import Document, epsilon_text, folder_of, interval, measured_text, printed_text
@@ -247,7 +257,7 @@ def _verdict(document: Document) -> str:
     columns = _columns(document)
     answers = _count_answers(columns)
     untested = [] if answers.startswith("**Not tested") else _untested(columns)
-    told = [answers, *untested, _difference(_headline(document)), _left_out(columns), _against_alone(columns)]
+    told = [answers, *untested, _difference(_headline(document)), left_out_sentence(columns), _against_alone(columns)]
     return " ".join(one for one in told if one)
 
 
@@ -276,11 +286,6 @@ def _difference(head: ClaimVerdict) -> str:
     told = [in_words(one, head.measure) for one in found]
     told += [f"{in_words(one, head.measure)}, which is not in the paper's table" for one in head.added]
     return f"{head.column}: {'; '.join(told)}." if told else ""
-
-
-def _left_out(columns: Sequence[ClaimVerdict]) -> str:
-    names = dict.fromkeys(name for one in columns for name in one.left_out)
-    return f"Not compared: {', '.join(names)}." if names else ""
 
 
 def _against_alone(columns: Sequence[ClaimVerdict]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sordino.version
-from sordino.papers.claims import TableRow, in_words, judge_claim, side
+from sordino.papers.claims import TableRow, in_words, judge_claim, left_out_sentence, side
 from sordino.papers.description import PaperColumn, PaperRow, Variant
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.sources import source_digests
@@ -75,7 +75,8 @@ class ClaimJudgement:
 
     def verdict(self) -> str:
         """Sentences on the claim."""
-        told = [*self._claim(), *self._left_out(), *self._added(), *self._alone(), *self._repeated()]
+        left_out = left_out_sentence(self.by_column)
+        told = [*self._claim(), *([left_out] if left_out else []), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
 
     def _curves(self) -> list[dict[str, Any]]:
@@ -165,10 +166,6 @@ class ClaimJudgement:
         tested = f": {found.verdict}" if found.low is not None else ""
         told.append(f"{head.column}: {found.method} {in_words(found, head.measure)}{tested}.")
         return [*told, *untested]
-
-    def _left_out(self) -> list[str]:
-        names = dict.fromkeys(name for one in self.by_column for name in one.left_out)
-        return [f"Not compared, because of other numbers of passes over the records: {', '.join(names)}."] * bool(names)
 
     def _added(self) -> list[str]:
         head = next(one for one in self.by_column if one.column == self._headline().name)

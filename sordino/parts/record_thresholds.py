@@ -129,8 +129,8 @@ class NoisyPercentile(RecordThreshold):
     """A percentile of the norms of a client's noisy gradients in its last rounds: DP-AGR, as the paper of AdaDP-CFL
     describes it; no code is known.
 
-    A client tells of each round 20 of the norms of its noisy mean gradients g~ = g + N(0, (z C / B)^2), in even steps
-    from the shortest to the longest. They are functions of what was paid for, and cost nothing. Its next threshold is
+    After each round a client sends 20 evenly spaced quantiles of the norms of its noisy mean gradients
+    g~ = g + N(0, (z C / B)^2). They are functions of what was paid for, and cost nothing. Its next threshold is
     the percentile of all that it told in its last rounds. With d parameters abs(g~)^2 is about
     abs(g)^2 + d (z C / B)^2: where z sqrt(d) / B is above one, the published rule multiplies C by it from turn to turn;
     where it is below one, C falls towards the mean gradients. `debias` takes the noise's part off first:

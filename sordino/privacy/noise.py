@@ -135,8 +135,8 @@ class Source(Protocol):
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
 
     def deal(self, count: int, batches: int, *purpose: object) -> Tensor:
-        """Deal `count` records at random to `batches` of equal size, within one: the number of each record's batch. The
-        ground decides; nothing may rest on its being secret."""
+        """Deal `count` records at random to `batches` of equal size, within one: the number of each record's batch. It
+        follows from the run's public seed, on real machines too: no guarantee may rest on it."""
 
     def mask_words(self, *purpose: object) -> np.ndarray:
         """MASK_WORDS secret random words of 32 bits, where torch's global stream begins while a gradient of sampled

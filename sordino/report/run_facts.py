@@ -192,7 +192,7 @@ UTILITY_OF_SEVERAL = {
     "r2": "What clients predict with explains {} of the variance of the test records (R²), in the mean over the "
     "outcomes and over clients; at the client that is worst off {}.",
 }
-"""The same where several outcomes of one record are predicted."""
+"""Sentence on how well models predict several outcomes of a record, by the metric that clients are compared by."""
 
 
 def utility_of(summary: Summary, about: Description) -> list[str]:

@@ -160,7 +160,7 @@ class _Search:
         return fresh
 
     def more(self, count: int) -> list[str]:
-        """So many contenders that were not tried, each with one more value of one key, which is noted in `axes`: beyond
+        """Up to `count` untried contenders, each with one more value of one key, which is noted in `axes`: beyond
         the best value where that lies on the edge, else halfway to the neighbour that is further off."""
         best, edges = self.best, self.edges()
         found: list[str] = []

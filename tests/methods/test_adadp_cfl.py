@@ -22,7 +22,7 @@ from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.budget.allowance import Outlook
 from sordino.store.checkpoint import load
 from sordino.store.store import Store
-from sordino.terms import Facts, derive_costs, describe_method
+from sordino.terms import Facts, derive_costs, describe_settings
 from sordino.testing.case import Case
 from sordino.testing.records import (
     records_are_sampled_clipped_and_noised_as_charged,
@@ -173,8 +173,8 @@ def test_the_weights_of_a_reward_are_planned_with() -> None:
 
 
 def test_weights_of_one_are_no_part_of_a_runs_identity() -> None:
-    assert "weight" not in describe_method(AdaDPCFL(clipping=Learned())).partition("clipping=")[2].partition(")")[0]
-    assert "accuracy_weight=100.0" in describe_method(AdaDPCFL(clipping=Learned(accuracy_weight=100.0)))
+    assert "weight" not in describe_settings(AdaDPCFL(clipping=Learned())).partition("clipping=")[2].partition(")")[0]
+    assert "accuracy_weight=100.0" in describe_settings(AdaDPCFL(clipping=Learned(accuracy_weight=100.0)))
 
 
 def test_where_noise_hides_the_rewards_there_is_no_agent() -> None:

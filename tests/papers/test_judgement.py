@@ -90,7 +90,7 @@ def test_rivals_that_pass_over_the_records_less_often_are_not_compared():
     for row in (BASE, PART):
         mixed.outcomes[row, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[row][1], passes=2)
     assert [one.answer for one in ClaimJudgement(mixed).by_column] == ["holds", "not tested"]
-    said = f"Not compared, because of other numbers of passes over the records: {BASE} (2 passes a round, {OURS} 4)"
+    said = f"Not compared, because they pass over the records more or less often: {BASE} (2 passes a round, {OURS} 4)"
     assert f"{said}, {PART} (2 passes a round, {OURS} 4)." in ClaimJudgement(mixed).verdict()
     mixed.outcomes[PART, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[PART][1], passes=4)
     second = ClaimJudgement(mixed).by_column[1]

@@ -48,7 +48,7 @@ from sordino.privacy.views import VIEWS
 from sordino.store.spending import planned_recipes
 from sordino.store.store import Store
 from sordino.tasks import Classification
-from sordino.terms import Facts, derive_costs, describe_method
+from sordino.terms import Facts, derive_costs, describe_settings
 from sordino.testing.case import Case
 from sordino.testing.records import dealt_records_are_clipped_and_noised_as_charged
 
@@ -296,8 +296,8 @@ def test_methods_whose_epsilon_rests_on_coins_refuse_it() -> None:
 
 
 def test_runs_without_the_key_keep_their_identity() -> None:
-    assert "batches" not in describe_method(DPFedAvgRecord())
-    assert "batches='shuffled'" in describe_method(DPFedAvgRecord(batches="shuffled"))
+    assert "batches" not in describe_settings(DPFedAvgRecord())
+    assert "batches='shuffled'" in describe_settings(DPFedAvgRecord(batches="shuffled"))
 
 
 KEYS: dict[str, Any] = {

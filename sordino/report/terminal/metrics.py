@@ -58,9 +58,9 @@ OF_CLIENTS = {
 }
 
 
-LESS = 10
-"""Weight by which columns of one of several outcomes exceed those of the one before it, and of the means: a narrow
-terminal lacks them first, all but those of the metric by which clients are compared."""
+WEIGHT_OF_OUTCOME = 10
+"""Added weight of the columns of each further outcome: a narrow terminal drops the heaviest first. Columns of the metric
+by which clients are compared have none."""
 
 
 def metric_words(names: Collection[str], words: Mapping[str, str], positive: str | None = None) -> dict[str, str]:
@@ -245,7 +245,7 @@ def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fi
         if metric in names and (metric != "recall" or positive is not None):
             told[metric] = column
         for place, part in enumerate(parts):
-            weight = column.weight + LESS * (1 + place) if column.weight else 1
+            weight = column.weight + WEIGHT_OF_OUTCOME * (1 + place) if column.weight else 1
             if of_part(metric, part) in names:
                 told[of_part(metric, part)] = Column(f"{column.heading} [{part}]", weight)
     starred = "one_class" in names
