@@ -37,25 +37,31 @@ EPSILONS: Epsilons = (8.0, 2.0, 1.0, None)
 SIDES = ("head", "LeNet")
 Settings = dict[str, Any]
 
-LENET: Settings = {"rounds": 10, "epochs": 3, "batch": 4}
 SUMS: Settings = {"rounds": 100, "sampling": 0.05}
-GRIDS: dict[tuple[str, str], list[Settings]] = {
-    ("client", "head"): [{"clip": 15.0}, {"clip": 30.0}, {"clip": 60.0}],
-    ("client", "LeNet"): [
-        {**LENET, "clipping": "quantile"},
-        {**LENET, "clipping": "normalised", "clip": 1.0},
-        {**LENET, "clipping": "normalised", "clip": 2.0},
-    ],
-    ("record", "head"): [{"walk": 0.15}, {"walk": 0.3}, {"walk": 0.6}],
-    ("record", "LeNet"): [
+
+
+def grid(level: str, side: str, epsilon: float | None) -> list[Settings]:
+    """Tries of a side at a level and budget, beside the defaults of its method: three for each."""
+    if level == "client" and epsilon is None:  # nothing limits the number of rounds, and no update is scaled
+        few, steps = (60, {}) if side == "head" else (30, {"epochs": 1, "batch": 4})
+        return [{"rounds": times * few, **steps} for times in (1, 2, 4)]
+    if level == "client" and side == "head":
+        return [{"clip": clip} for clip in (15.0, 30.0, 60.0)]
+    if level == "client":  # thirty passes, in as many rounds as the budget can fill
+        rounds, clips = (30, (2.0, 4.0, 8.0)) if epsilon == 8 else (10, (1.0, 2.0, 4.0))
+        steps = {"epochs": 30 // rounds, "batch": 4}
+        return [{"rounds": rounds, **steps, "clipping": "normalised", "clip": clip} for clip in clips]
+    if side == "head":
+        return [{"walk": walk} for walk in (0.15, 0.3, 0.6)]
+    return [
         SUMS,
         {**SUMS, "clip": 0.5, "served": "last", "server": "momentum", "server.rate": 0.3, "server.beta": 0.9},
         {**SUMS, "clipping": "normalised", "served": "last", "server": "adam", "server.rate": 0.005},
-    ],
-}
-"""Tries of each side at each level, beside the defaults of its method."""
-TUNED_AT: dict[str, tuple[float, ...]] = {"client": (8.0, 2.0), "record": (1.0,)}
-"""Budgets of the tries. Every budget takes the choice of the next smaller of them, or of the smallest."""
+    ]
+
+
+TUNED_AT: dict[str, Epsilons] = {"client": (8.0, 2.0, None), "record": (1.0,)}
+"""Budgets of the tries. Every other budget takes the choice of the next smaller of them, or of the smallest."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def silos(data: str, number: int, records: int | None = None, keeps: tuple[str, 
 
 WRITERS = "femnist, 296 writers"
 BENCHES = {
-    WRITERS: Bench("femnist", "client"),
+    WRITERS: Bench("femnist", "client", keeps=("LeNet",)),
     **{f"{data}, 300 clients": clients(data) for data in ("fashion-mnist", "mnist", "cifar10")},
     **{f"femnist in {number} silos": silos("femnist", number, keeps=SIDES) for number in (10, 20)},
     **{
@@ -140,6 +146,8 @@ class Cell:
         keys |= {"rounds": settings.pop("rounds")} if "rounds" in settings else {}
         keys |= {"seed": self.seed, "personal": personal, "set": settings, "data_dir": folder}
         keys |= {"workers": 1, "evaluate_every": 1_000_000}
+        if bench.level == "client" and self.side == "LeNet":
+            keys["engine"] = "stacked"  # twice as fast as one by one, for batches as small as these
         begin = time.monotonic()
         with tempfile.TemporaryDirectory() as store:
             found = sordino.run(**keys, store=store)
@@ -228,11 +236,12 @@ def _exchange(published: Path, place: Path) -> None:
         os.symlink(path, place / path.name.replace("t10k", "train"))
 
 
-def tuned_at(bench: str, epsilon: float | None) -> tuple[str, float]:
+def tuned_at(bench: str, epsilon: float | None) -> tuple[str, float | None]:
     """Bench and budget whose tries choose the settings of a bench at a budget."""
-    there = TUNED_AT[BENCHES[bench].level]
-    budget = max((one for one in there if epsilon is None or one <= epsilon), default=min(there))
-    return BENCHES[bench].tuned_as or bench, budget
+    name, there = BENCHES[bench].tuned_as or bench, TUNED_AT[BENCHES[bench].level]
+    budgets_tried = [one for one in there if one is not None]
+    smaller = [one for one in budgets_tried if epsilon is None or one <= epsilon]
+    return name, epsilon if epsilon in there else max(smaller, default=min(budgets_tried))
 
 
 def tries(bench: str, side: str) -> list[Cell]:
@@ -241,20 +250,20 @@ def tries(bench: str, side: str) -> list[Cell]:
     return [
         Cell(name, side, budget, TUNING_SEED, settings)
         for name, budget in needed
-        for settings in GRIDS[BENCHES[name].level, side]
+        for settings in grid(BENCHES[name].level, side, budget)
     ]
 
 
-def choices() -> dict[tuple[str, str, float], Settings]:
+def choices() -> dict[tuple[str, str, float | None], Settings]:
     """By bench, side and budget of the tries, the settings with the best shared model, where all were tried."""
-    found: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
     for one in lines(TRIES):
-        if one["settings"] in GRIDS[BENCHES[one["bench"]].level, one["side"]]:
+        if one["settings"] in grid(BENCHES[one["bench"]].level, one["side"], one["epsilon"]):
             found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
     return {
         which: max(made, key=lambda one: float(one["global"]))["settings"]
         for which, made in found.items()
-        if len(made) == len(GRIDS[BENCHES[which[0]].level, which[1]])
+        if len(made) == len(grid(BENCHES[which[0]].level, which[1], which[2]))
     }
 
 
@@ -295,8 +304,11 @@ def cell_table() -> str:
     """Table of finished cells, means and spread over seeds, and the list of what was not run."""
     rows = ["| data | side | epsilon | seeds | alone | global | blend |", "|---|---|---|---|---|---|---|"]
     found: dict[tuple[str, str, float | None], list[dict[str, Any]]] = {}
+    chosen = choices()
     for one in lines(CELLS):
-        found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
+        name, at = tuned_at(one["bench"], one["epsilon"])
+        if chosen.get((name, one["side"], at)) == one["settings"]:
+            found.setdefault((one["bench"], one["side"], one["epsilon"]), []).append(one)
     left: dict[tuple[str, str], list[str]] = {}
     for bench in BENCHES:
         for epsilon in budgets(bench):
@@ -325,16 +337,27 @@ def _figures(made: list[dict[str, Any]], name: str) -> str:
 
 
 def try_table() -> str:
-    """Table of the tries and their accuracies."""
+    """Table of the tries and their accuracies, in the order of the benches."""
     rows = ["| data | side | epsilon | shared model's accuracy: settings |", "|---|---|---|---|"]
-    found: dict[tuple[str, str, float], list[str]] = {}
     chosen = choices()
-    for one in lines(TRIES):
-        which = one["bench"], one["side"], one["epsilon"]
-        settings = ", ".join(f"{key}={value}" for key, value in one["settings"].items())
-        text = f"{100 * one['global']:.1f}: {settings}"
-        found.setdefault(which, []).append(f"**{text}**" if chosen.get(which) == one["settings"] else text)
-    return "\n".join([*rows, *(f"| {a} | {b} | {c:g} | {'; '.join(told)} |" for (a, b, c), told in found.items()), ""])
+    for bench, side in ORDER:
+        for budget in TUNED_AT[BENCHES[bench].level]:
+            mine = [one for one in lines(TRIES) if (one["bench"], one["side"]) == (bench, side)]
+            tried = [
+                one
+                for one in mine
+                if one["epsilon"] == budget and one["settings"] in grid(BENCHES[bench].level, side, budget)
+            ]
+            if tried:
+                told = "; ".join(_describe_try(one, chosen.get((bench, side, budget))) for one in tried)
+                rows.append(f"| {bench} | {side} | {'none' if budget is None else f'{budget:g}'} | {told} |")
+    return "\n".join([*rows, ""])
+
+
+def _describe_try(one: dict[str, Any], chosen: Settings | None) -> str:
+    """A try's accuracy and settings, in bold where they were taken."""
+    text = f"{100 * one['global']:.1f}: {', '.join(f'{key}={value}' for key, value in one['settings'].items())}"
+    return f"**{text}**" if one["settings"] == chosen else text
 
 
 if __name__ == "__main__":

@@ -88,6 +88,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/noise.py",
         "tests/privacy/test_noise.py tests/privacy/test_integers.py",
         [
+            (
+                "masks: from the ground",
+                '(key,) = self._secret(b"masks", purpose[:-1], purpose[-1:])',
+                '(key,) = _digests(b"masks", KEY_BYTES, (self.seed,), purpose[:-1], purpose[-1:])',
+            ),
+            (
+                "masks: from the ground on real machines",
+                "return system_words(MASK_WORDS) >> np.uint64(32)",
+                "return np.arange(MASK_WORDS, dtype=np.uint64)",
+            ),
             ("one draw for all clients", "purpose, clients, digests)", "purpose, [0] * len(clients), digests)"),
             ("one draw for all seeds", "run = (self.seed, self.identity,", "run = (self.identity,"),
             ("one draw for all runs", "run = (self.seed, self.identity,", "run = (self.seed,"),
@@ -1304,6 +1314,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/gate.py",
         "tests/privacy/test_gate.py tests/privacy/test_gradients.py tests/test_contract.py",
         [
+            (
+                "masks: all sums over a batch have the same",
+                "        self._masked += 1",
+                "        self._masked = 1",
+            ),
+            (
+                "masks: all gradients of a question have the same",
+                "return self._source.mask_words(*self.purpose, self.taken)",
+                "return self._source.mask_words(*self.purpose, 0)",
+            ),
             ("one draw for all questions", "(question, name), public.clients", "(0, name), public.clients"),
             ("one draw for all releases", "(question, name), public.clients", '(question, ""), public.clients'),
             ("undeclared values leave", "if undeclared:", "if False:"),
@@ -4198,8 +4218,23 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "sums: a record that overflows has dropout drawn anew",
-                "_restore_random_state(flat.device, begun)",
+                "        with _masks_of(flat.device, words):\n            return self._sum(",
+                "        with _masks_of(flat.device, words[::-1]):\n            return self._sum(",
+            ),
+            (
+                "masks: drawn of torch's stream as it is",
+                "torch.default_generator.set_state(stream_state(words))",
                 "pass",
+            ),
+            (
+                "masks: torch's stream tells of the batch",
+                "        _restore_random_state(device, outside)",
+                "        pass",
+            ),
+            (
+                "masks: bits of a batch have those of the ground",
+                "with _masks_of(flat.device, self._batch_drawn.mask_words()):",
+                "with contextlib.nullcontext():",
             ),
             (
                 "sums: stacked clients share coins",

@@ -1,7 +1,9 @@
 """The networks that the peers are measured with are Sordino's; the walk of a run counts its files."""
 
 import importlib.util
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,24 +14,39 @@ from sordino import models
 PATH = Path(__file__).parents[1] / "benchmarks" / "peers" / "networks.py"
 
 
+def program(path):
+    """A program of the benchmarks, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "options"),
     [("lenet", (1, 28, 28), {}), ("cnn", (1, 28, 28), {"dropout": False}), ("mlp", (64,), {})],
 )
 def test_peers_train_the_same_network(name, shape, options):
-    spec = importlib.util.spec_from_file_location("networks", PATH)
-    networks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(networks)
+    networks = program(PATH)
     ours, theirs = models.build(name, shape, 10, **options), networks.NETWORKS[name]()
     theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
     x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(theirs(x), ours(x))
 
 
+def test_rounds_of_methods_are_timed_with_public_records_for_those_that_read_some(monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["local_round.py", "--methods", "dp-fedavg,acdp-pfsd", "--repeats=1", "--epochs=1"]
+    )
+    sys.argv += ["--epochs=1", "--clients=2", "--images=40", "--rounds=2", "--model=logistic"]
+    program(PATH.parents[1] / "local_round.py").main()
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["method"] for row in told["rows"]] == ["dp-fedavg", "acdp-pfsd"]
+    assert told["rows"][0]["cpu_ratio"] == 1
+
+
 def test_the_walk_of_a_run_is_measured():
-    spec = importlib.util.spec_from_file_location("walk", PATH.parents[1] / "walk.py")
-    walk = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(walk)
+    walk = program(PATH.parents[1] / "walk.py")
     found = walk.files_passed(method="dp-fedavg", clients=8, rounds=1, workers=1, progress=False)
     assert "api.py" in found[:2]
     assert {"experiment/prepare.py", "privacy/gate.py", "store/journal.py", "federation/server.py"} <= set(found)

@@ -177,6 +177,9 @@ class WatchingSource:
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
         return self.of.words(purpose, clients, covered)
 
+    def mask_words(self, *purpose: object) -> np.ndarray:
+        return self.of.mask_words(*purpose)
+
     def take_drawn(self) -> int:
         return self.of.take_drawn()
 

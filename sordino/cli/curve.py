@@ -44,7 +44,10 @@ def fit(
     store: Annotated[Path, typer.Option(help="The folder for the simulations.")] = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """Simulate on public data which threshold is best at each budget, and fit a curve to the answers."""
+    """Simulate on public data which threshold is best at each budget, and fit a curve to the answers.
+
+    Simulations that the store already has are taken from there; stopped ones are resumed.
+    """
     from sordino.experiment.config import settings_of
     from sordino.parts.curves import draw, save
     from sordino.report.figures import check_picture
@@ -75,7 +78,13 @@ def fit(
     if as_json:
         typer.echo(json.dumps({"curve": asdict(curve), "points": points, "grid": grid, "picture": str(picture)}))
         return
-    typer.echo(f"{curve.kind} curve on epsilon {curve.low:g} to {curve.high:g} in {out}; picture in {picture}")
+    used = len(curve.provenance["points"])
+    left = f", {len(points) - used} left out as outliers" if len(points) > used else ""
+    fitted = "" if curve.determination is None else f"R^2 = {curve.determination:.4f} "
+    typer.echo(
+        f"{curve.kind} curve on epsilon {curve.low:g} to {curve.high:g}, {fitted}on {used} points{left}, in {out}; "
+        f"picture in {picture}"
+    )
 
 
 @curve_commands.command()
@@ -102,7 +111,8 @@ def show(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(f"{found.kind} curve", "threshold C")
+    fitted = "" if found.determination is None else f", R^2 = {found.determination:.4f}"
+    table = Table(f"{found.kind} curve{fitted}", "threshold C")
     for epsilon, value in values.items():
         table.add_row(f"epsilon {epsilon:g}", "refused" if value is None else f"{value:.3f}")
     Console(markup=False).print(table)

@@ -9,6 +9,7 @@ __all__ = [
     "index",
     "judgement",
     "pages",
+    "personal_share",
     "sources",
     "table_runs",
 ]

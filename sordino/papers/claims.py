@@ -22,8 +22,11 @@ from sordino.study.verdict import Difference, Sample, difference
 ALONE = "local"
 LOWER = ("loss", "rounds", "seconds")
 """Measures of which less is better."""
-UNTESTED = ("seconds",)
-"""Measures that depend on the machine."""
+UNTESTED = {
+    "seconds": "times depend on the machine",
+    "personal-share": "a share of personal parameters is neither good nor bad",
+}
+"""Measures that no claim is tested by, with the reason."""
 Kind = Literal["published", "paper", "sound"]
 """Kinds of figures: the number that the paper prints (`published`), our run of the mechanism as published (`paper`),
 and our run of the mechanism whose epsilon holds (`sound`), at equal true epsilon."""
@@ -122,6 +125,8 @@ class ClaimVerdict:
     """Proposed rows against rows that the paper's table does not have, each interval by itself."""
     why: str = ""
     """Reason why the column tests nothing, in words; empty where it does."""
+    left_out: list[str] = dataclasses.field(default_factory=list)
+    """Rows that would be rivals if they passed over the records as often, in words."""
 
     def nearest(self) -> Difference:
         """Difference of the proposed row that fares best, against its strongest rival."""
@@ -167,7 +172,7 @@ def judge_claim(column: str, rows: Sequence[TableRow]) -> ClaimVerdict:
     """Judge the claim in a column of these rows."""
     measure = rows[0].measure
     if measure in UNTESTED:
-        return ClaimVerdict(column, measure, "not tested", [], [], why="times depend on the machine")
+        return ClaimVerdict(column, measure, "not tested", [], [], why=UNTESTED[measure])
     ours = [row for row in rows if row.ours and _complete(row)]
     pairs = [(one, rival) for one in ours for rival in rivals(rows, one) if _complete(rival)]
     single = [_difference(one, rival, column, len(ours)) for one, rival in pairs]
@@ -179,7 +184,17 @@ def judge_claim(column: str, rows: Sequence[TableRow]) -> ClaimVerdict:
     why = why_untested(rows)
     answer = "not tested" if why else _answer(single, together)
     decisive = single if answer == "holds" else together
-    return ClaimVerdict(column, measure, answer, decisive, against_alone, added, why)
+    return ClaimVerdict(column, measure, answer, decisive, against_alone, added, why, _left_out(rows, ours))
+
+
+def _left_out(rows: Sequence[TableRow], ours: Sequence[TableRow]) -> list[str]:
+    """Rows that no proposed one is compared with only because they pass over the records more or less often."""
+    found = []
+    for row in rows:
+        meets = [one for one in ours if not (row.ours or alone(row)) and _same_privacy(one, row)]
+        if meets and not any(_on_equal_terms(one, row) for one in meets):
+            found.append(f"{row.row} ({row.passes} passes a round, {meets[0].row} {meets[0].passes})")
+    return found
 
 
 def _holds(row: TableRow, other: TableRow) -> bool:

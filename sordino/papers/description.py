@@ -18,8 +18,9 @@ from sordino.util.toml import read_toml
 
 Scale = Literal["quick", "small", "medium", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
-Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds"]
-"""Figure that a table prints: an accuracy in %, a loss, rounds to a target accuracy, or seconds a round."""
+Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds", "personal-share"]
+"""Figure that a table prints: an accuracy in %, a loss, rounds to a target accuracy, seconds a round, or the percentage
+of parameters that stay personal (`personal_share`)."""
 Variant = Literal["sound", "paper"]
 ABOUT = "paper.toml"
 Keys = dict[str, Any]
@@ -62,12 +63,16 @@ class Paper(Part):
     """Description of a paper: what its tables share."""
 
     name: str = ""
+    place: Path = Path()
+    """Folder of its files."""
     title: str
     citation: str
     main: str
     """Table that its claim rests on."""
     view: Literal["outsider", "server"] = "outsider"
     """Observer whose true epsilon is shown."""
+    epsilon_note: str = ""
+    """Sentence on the true epsilon of its mechanism as published."""
     grid: str = ""
     """Grid of `--tune paper`, the same for every method."""
     own: dict[str, str] = {}
@@ -142,8 +147,9 @@ class PaperRow(Part):
     name: str
     method: str
     """As `compare` takes it: a name, or `name[key=value,...]`."""
-    times_epochs: int = Field(default=1, ge=1)
-    """Factor on the setting's epochs: a fair rival passes over the records as often as the method that it meets."""
+    times_epochs: float = Field(default=1, gt=0)
+    """Factor on the setting's epochs, of which there is at least one: a fair rival passes over the records as often as
+    the method that it meets."""
     published: dict[str, float] = {}
     """Printed numbers by column."""
     unpublished: str = ""
@@ -192,6 +198,8 @@ class Decisive(Selection):
     """Seconds of one core that a run of the table takes on average, as measured."""
     note: str = ""
     """Departures of the experiment from what the table prints, in words."""
+    claim: str = ""
+    """Claim of the paper that the experiment tests, where it is not that of the table."""
 
 
 class PaperTable(Part):
@@ -244,6 +252,10 @@ class PaperTable(Part):
         known = [row for row in self.rows if scale in row.scales]
         rows = [row for row in known if chosen.rows is None or row.name in chosen.rows]
         return rows, [one for one in self.columns if chosen.columns is None or one.name in chosen.columns]
+
+    def claim_at(self, scale: Scale) -> str:
+        """Claim that is tested at a scale."""
+        return (self.medium.claim if scale == "medium" and self.medium is not None else "") or self.claim
 
     def decisive(self) -> Decisive:
         """The experiment of the scale `medium`; a table without one is refused."""
@@ -302,7 +314,7 @@ def papers(place: Path | None = None) -> dict[str, Paper]:
 
 def read_paper(place: Path) -> Paper:
     """Read a paper's description, with all its tables."""
-    about = Paper(**{**_read(place / ABOUT, Paper), "name": place.name})
+    about = Paper(**{**_read(place / ABOUT, Paper), "name": place.name, "place": place})
     tables: dict[str, PaperTable] = {}
     for path in sorted(place.glob("*.toml"), key=_in_order):
         if path.name != ABOUT:

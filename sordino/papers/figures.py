@@ -83,7 +83,7 @@ def _mark(axis: Any, found: TableRow, kind: Kind, y: float, colour: str, name: s
     error = None if interval is None else [[value - interval[0]], [interval[1] - value]]
     look = {"color": colour, "markersize": 6, "capsize": 2, "lw": 1.2}
     axis.errorbar([value], [y], xerr=error, fmt="o", mfc=colour if found.ours else "white", label=name, **look)
-    shown = f"{value:.2f}" if found.measure in ("loss", "seconds") else f"{value:.1f}"
+    shown = f"{value:.2f}" if found.measure in ("loss", "seconds", "personal-share") else f"{value:.1f}"
     axis.annotate(shown, (value, y), xytext=(0, 4), textcoords="offset points", fontsize=6.5, ha="center", color=colour)
 
 

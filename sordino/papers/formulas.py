@@ -60,6 +60,14 @@ def least_epsilon(delta: float, orders: float) -> float:
     return math.log(1 / delta) / (orders - 1)
 
 
+def noise_term_ratio(clients: float, asked: float, then_asked: float, rounds: float, then_rounds: float) -> float:
+    """PAC-DP, Table I: the noise term z C / (B sqrt(M)) with `then_asked` clients in each of `then_rounds` rounds, over
+    that with `asked` in each of `rounds`, at equal epsilon: by its accountant z grows as the square root of the number
+    of rounds in which a client takes part."""
+    turns, then_turns = asked * rounds / clients, then_asked * then_rounds / clients
+    return math.sqrt(then_turns / turns) / math.sqrt(then_asked / asked)
+
+
 def saved_traffic(beta: float) -> float:
     """FedGLP-ADP: the share of traffic in % that masks save, (16 beta - 1) / 32."""
     return 100 * (16 * beta - 1) / 32
@@ -85,6 +93,7 @@ FORMULAS: dict[str, Callable[..., float]] = {
         cifar10_threshold,
         threshold_share,
         least_epsilon,
+        noise_term_ratio,
         saved_traffic,
         fewer,
         more,

@@ -16,6 +16,8 @@ from sordino.papers.pages import Document, epsilon_text, folder_of, interval, me
 from sordino.papers.sources import changed_methods
 from sordino.papers.table_runs import TUNING_SEEDS
 from sordino.report.wording import markdown_table
+from sordino.study.sweep import contender
+from sordino.study.tuning import idle_keys
 from sordino.util.files import read_text, write_whole
 
 Documents = dict[tuple[str, str], Document]
@@ -60,6 +62,7 @@ def index(papers: Mapping[str, Paper], found: Documents) -> str:
         parts += [
             f"### {paper.title}",
             paper.citation,
+            *([paper.epsilon_note] if paper.epsilon_note else []),
             *_paper(paper, [found.get((name, one)) for one in paper.tables]),
         ]
         lacking = [table for table in paper.tables if (name, table) not in found]
@@ -79,10 +82,11 @@ def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
     head = ["paper", "its claim", "verdict at equal true epsilon", "epsilon as published", "`sordino reproduce`"]
     body = []
     for name, paper in papers.items():
-        document, claim = found.get((name, paper.main)), paper.tables[paper.main].claim
+        document = found.get((name, paper.main))
         if document is None:
-            body.append([paper.title, claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
+            body.append([paper.title, paper.tables[paper.main].claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
         else:
+            claim = _claim(paper, document)
             why = why_not_judged(document)
             told = f"Not judged: {why}." if why else _verdict(document)
             body.append([paper.title, claim, told, _epsilons(document), _command(document)])
@@ -91,7 +95,7 @@ def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
 
 def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
     """Tables of a paper: those that judge its claims, then those that only show that they can be repeated."""
-    there = [(document, _line(document, paper.tables[document["table"]].claim)) for document in tables if document]
+    there = [(document, _line(document, _claim(paper, document))) for document in tables if document]
     large = [[*line, _verdict(document)] for document, line in there if _judges(document)]
     small = [[*line, f"Not judged: {why}."] for document, line in there if (why := why_not_judged(document))]
     head = [f"`{PREFIX}{paper.name}`", "claim", "published", "as published (true epsilon)", "at equal true epsilon"]
@@ -103,6 +107,11 @@ def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
         summary = f"{len(small)} of its tables and figures that judge nothing, and why"
         parts.append(f"<details>\n<summary>{summary}</summary>\n\n{lines}\n\n</details>")
     return parts
+
+
+def _claim(paper: Paper, document: Document) -> str:
+    """Claim that a document tests, in today's words."""
+    return paper.tables[document["table"]].claim_at(document["scale"])
 
 
 def _figures(papers: Mapping[str, Paper]) -> str:
@@ -139,8 +148,24 @@ def why_not_judged(document: Document) -> str:
         return f"measured before {', '.join(changed)} changed; repeat it"
     if document["scale"] != AS_PUBLISHED and document["tuning_seeds"] < TUNING_SEEDS:
         return f"settings were not tuned on {TUNING_SEEDS} seeds for each column; repeat it with `--tune paper`"
-    edges = [f"{key} of {one['method']}" for one in document["tuned"] for key in one["on_edge"]]
-    return f"the best {', '.join(dict.fromkeys(edges))} lies on the edge of its grid" if edges else ""
+    return _why_tuned_badly(document["tuned"])
+
+
+def _why_tuned_badly(tuned: Sequence[Document]) -> str:
+    """Reason why settings were not chosen alike for all rows; empty where they were."""
+    edges = [f"{key} of {one['method']}" for one in tuned for key in one["on_edge"]]
+    if edges:
+        return f"the best {', '.join(dict.fromkeys(edges))} lies on the edge of its grid"
+    for one in tuned:
+        idle = idle_keys(one["chosen"]) & (set(contender(one["chosen"])[1]) - set(contender(one["method"])[1]))
+        if idle:
+            return f"tries of {one['method']} went over {min(idle)}, which changes nothing there; repeat it"
+    for column in dict.fromkeys(one.get("column", "") for one in tuned):  # earlier documents have one column each
+        tries = {one["method"]: one["tries"] for one in tuned if one.get("column", "") == column}
+        least, most = (choose(tries, key=lambda name: tries[name]) for choose in (min, max))
+        if tries[least] < tries[most]:
+            return f"{most} had {tries[most]} tries at {column}, {least} {tries[least]}; repeat it"
+    return ""
 
 
 def _command(document: Document) -> str:
@@ -222,7 +247,7 @@ def _verdict(document: Document) -> str:
     columns = _columns(document)
     answers = _count_answers(columns)
     untested = [] if answers.startswith("**Not tested") else _untested(columns)
-    told = [answers, *untested, _difference(_headline(document)), _against_alone(columns)]
+    told = [answers, *untested, _difference(_headline(document)), _left_out(columns), _against_alone(columns)]
     return " ".join(one for one in told if one)
 
 
@@ -251,6 +276,11 @@ def _difference(head: ClaimVerdict) -> str:
     told = [in_words(one, head.measure) for one in found]
     told += [f"{in_words(one, head.measure)}, which is not in the paper's table" for one in head.added]
     return f"{head.column}: {'; '.join(told)}." if told else ""
+
+
+def _left_out(columns: Sequence[ClaimVerdict]) -> str:
+    names = dict.fromkeys(name for one in columns for name in one.left_out)
+    return f"Not compared: {', '.join(names)}." if names else ""
 
 
 def _against_alone(columns: Sequence[ClaimVerdict]) -> str:

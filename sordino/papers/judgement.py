@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import sordino.version
-from sordino.papers.claims import UNTESTED, TableRow, in_words, judge_claim, side
+from sordino.papers.claims import TableRow, in_words, judge_claim, side
 from sordino.papers.description import PaperColumn, PaperRow, Variant
 from sordino.papers.formulas import repeat_figure
 from sordino.papers.sources import source_digests
-from sordino.papers.table_runs import TUNING_SEEDS, CellOutcome, ReproducedTable
+from sordino.papers.table_runs import TUNING_SEEDS, CellOutcome, ReproducedTable, curve_of
 from sordino.study.sweep import contender
 from sordino.study.tuning import sentences as tuning_sentences
 from sordino.study.verdict import CONFIDENCE, difference
 
-SHARES = ("personal", "global", "start")
+SHARES = ("personal", "global", "start", "personal-share")
 """Measures from 0 to 100 %."""
 
 
@@ -43,12 +43,13 @@ class ClaimJudgement:
             "paper": done.paper.name,
             "table": table.name,
             "title": table.title,
-            "claim": table.claim,
+            "claim": table.claim_at(scale),
             "scale": scale,
             "command": done.options.command(done.paper.name, table.name),
             "seeds": done.options.seed_count,
             "measure": table.measure,
             "observer": done.paper.view,
+            "epsilon_note": done.paper.epsilon_note,
             "version": sordino.version.VERSION,
             "sources": source_digests({contender(row.method)[0] for rows in self._figures for row in rows}),
             "settings": {
@@ -56,6 +57,8 @@ class ClaimJudgement:
                 for name in settings
             },
             "published_note": table.published_note,
+            "note": table.decisive().note if scale == "medium" else "",
+            "curves": self._curves(),
             "rows": [row.to_dict() for rows in self._figures for row in rows],
             "differences": [
                 found.to_dict() for one in self.by_column for found in (*one.differences, *one.added, *one.alone)
@@ -64,16 +67,33 @@ class ClaimJudgement:
             "untested": {one.column: one.why for one in self.by_column if one.why},
             "figures": [repeat_figure(figure) for figure in table.figures],
             "tuning_seeds": TUNING_SEEDS if done.tuned else 0,
-            "tuned": [one.to_dict() for one in done.tuned],
-            "tuning": tuning_sentences(done.tuned, done.paper.view),
+            "tuned": [{"column": name, **one.to_dict()} for name, found in done.tuned.items() for one in found],
+            "tuning": tuning_sentences([one for found in done.tuned.values() for one in found], done.paper.view),
             "headline": self._headline().name,
             "verdict": self.verdict(),
         }
 
     def verdict(self) -> str:
         """Sentences on the claim."""
-        told = [*self._claim(), *self._added(), *self._alone(), *self._repeated()]
+        told = [*self._claim(), *self._left_out(), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
+
+    def _curves(self) -> list[dict[str, Any]]:
+        """Curves from budgets to thresholds that rows name, and how well each fits its points."""
+        named = {row.name: contender(row.method)[1].get("curve") for row in self.rows}
+        found = {row: curve_of(self._done.paper, str(name)) for row, name in named.items() if name is not None}
+        return [
+            {
+                "row": row,
+                "kind": curve.kind,
+                "low": curve.low,
+                "high": curve.high,
+                "determination": curve.determination,
+                "points": curve.provenance.get("points"),
+                "simulated": curve.provenance.get("simulated"),
+            }
+            for row, curve in found.items()
+        ]
 
     def _row(self, row: PaperRow, column: PaperColumn) -> TableRow:
         sound, paper = (self.outcome(row, column, variant) for variant in ("sound", "paper"))  # type: ignore[arg-type]
@@ -116,7 +136,7 @@ class ClaimJudgement:
 
     def _values(self, outcome: CellOutcome, row: PaperRow, column: PaperColumn, variant: Variant) -> list[float | None]:
         """Figure of each seed; seconds are a ratio to those of the reference row."""
-        if self._table.measured(column) not in UNTESTED:
+        if self._table.measured(column) != "seconds":
             return outcome.values
         reference = self._done.outcomes.get((self._table.reference, column.name, variant))
         if reference is None:
@@ -145,6 +165,10 @@ class ClaimJudgement:
         tested = f": {found.verdict}" if found.low is not None else ""
         told.append(f"{head.column}: {found.method} {in_words(found, head.measure)}{tested}.")
         return [*told, *untested]
+
+    def _left_out(self) -> list[str]:
+        names = dict.fromkeys(name for one in self.by_column for name in one.left_out)
+        return [f"Not compared, because of other numbers of passes over the records: {', '.join(names)}."] * bool(names)
 
     def _added(self) -> list[str]:
         head = next(one for one in self.by_column if one.column == self._headline().name)

@@ -24,6 +24,7 @@ WHAT = {
     "loss": "cross-entropy of the clients' own models on their test records",
     "rounds": "rounds to the target accuracy",
     "seconds": "time of a round, as a multiple",
+    "personal-share": "parameters that stay personal in %",
 }
 FIELDS = (
     *("row", "column", "method", "measure", "nominal", "published", "paper", "paper_low", "paper_high"),
@@ -61,7 +62,7 @@ def markdown(document: Document) -> str:
         f"The paper's claim: {document['claim']}",
         f"**{document['verdict']}**",
         f"Scale `{scale}`: {_scale(document)} Printed: {what}. "
-        + (f"{document['published_note']} " if document["published_note"] else "")
+        + "".join(f"{said} " for said in map(document.get, ("published_note", "note", "epsilon_note")) if said)
         + f"`as published` is the published mechanism at the published noise, with its true epsilon for the "
         f"{document['observer']}; `sound` is ours at equal true epsilon, mean and 95 % interval over "
         f"{document['seeds']} seeds. Version {document['version']}.",
@@ -70,6 +71,8 @@ def markdown(document: Document) -> str:
     ]
     if document["differences"]:
         lines += ["## The tests", _differences(document)]
+    if document.get("curves"):
+        lines += ["## Curves from budgets to thresholds", _curves(document["curves"])]
     if document["figures"]:
         lines += ["## Printed numbers that follow from formulas", _figures(document["figures"])]
     if document["tuning"]:
@@ -130,6 +133,22 @@ def _differences(document: Document) -> str:
     return markdown_table(head, body)
 
 
+def _curves(curves: Sequence[Document]) -> str:
+    head = ["row", "curve", "budgets", "R^2", "points", "fitted on"]
+    body = [
+        [
+            one["row"],
+            one["kind"],
+            f"{one['low']:g} to {one['high']:g}",
+            "-" if one["determination"] is None else f"{one['determination']:.4f}",
+            ", ".join(f"{epsilon:g}: {clip:g}" for epsilon, clip in one["points"]) if one["points"] else "not printed",
+            one["simulated"]["data"] if one["simulated"] else "not printed",
+        ]
+        for one in curves
+    ]
+    return markdown_table(head, body)
+
+
 def _figures(figures: Sequence[Document]) -> str:
     body = [
         [
@@ -152,6 +171,8 @@ def figure(value: float | None, measure: str) -> str:
         return f"{value:.3f}"
     if measure == "seconds":
         return f"{value:.2f}x"
+    if measure == "personal-share":
+        return f"{value:.2f}"
     return f"{value:.1f}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shlex
@@ -18,6 +19,8 @@ from sordino.errors import UserError
 from sordino.experiment.config import BUDGETS, Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.papers.description import Keys, Measure, Paper, PaperColumn, PaperRow, PaperTable, Scale, Variant
+from sordino.papers.personal_share import personal_share
+from sordino.parts.curves import Curve, curve_called, is_file, load_curve
 from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.run_cells import Crew, results_of
@@ -91,7 +94,8 @@ class ReproducedTable:
     options: ReproduceOptions
     outcomes: dict[tuple[str, str, Variant], CellOutcome]
     """Outcomes by row, column and variant."""
-    tuned: list[Tuned]
+    tuned: dict[str, list[Tuned]]
+    """Settings chosen in each column, by its name."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +184,12 @@ class Study:
             for column in self.columns
             for cell in self._wanted(self._methods(column), seeds, [column]).values()
         }
+        # All rows get as many tries as that with the most.
         tries = math.prod(len(values) for values in self._grid.values()) if self._grid else 0
-        own = sum(math.prod(len(values) for values in grid.values()) for grid in self._own_grids.values())
+        named = {contender(row.method)[0] for row in self.rows} & set(self._own_grids)
+        own = max((math.prod(len(values) for values in self._own_grids[one].values()) for one in named), default=0)
         methods = [len(set(self._methods(column).values())) for column in self.columns]
-        tuning = TUNING_SEEDS * (tries * sum(methods) + own * len(self.columns))
+        tuning = TUNING_SEEDS * (tries + own) * sum(methods)
         measured = self._seconds()
         declared = self.table.decisive().seconds if self.options.scale == "medium" else None
         seconds = sum(measured) / len(measured) if measured else declared
@@ -216,9 +222,7 @@ class Study:
         tuned = self._tuned(display) if self._grid else {}
         reported = range(self.options.seed_count)
         outcomes = self._outcomes(tuned, reported, display)
-        return ReproducedTable(
-            self.paper, self.table, self.options, outcomes, [one for found in tuned.values() for one in found]
-        )
+        return ReproducedTable(self.paper, self.table, self.options, outcomes, tuned)
 
     def _outcomes(
         self, tuned: Mapping[str, list[Tuned]], seeds: Sequence[int], display: Display
@@ -261,7 +265,8 @@ class Study:
         if row.times_epochs == 1:
             return method
         (cell,) = cells(self.base(column, "sound"), [method], {}, [0])
-        return with_settings(method, {"epochs": row.times_epochs * cell.experiment.build_method().epochs})
+        epochs = max(1, round(row.times_epochs * cell.experiment.build_method().epochs))
+        return with_settings(method, {"epochs": epochs})
 
     def _wanted(
         self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[PaperColumn]
@@ -296,7 +301,22 @@ class Study:
             made += cells(self.base(column, variant), mine, sweep, seeds) if mine else []
         # Records set aside for one method are set aside for all.
         public = next((cell.experiment.public for cell in made if cell.experiment.public is not None), None)
-        return [replace(cell, experiment=cell.experiment.model_copy(update={"public": public})) for cell in made]
+        return [
+            replace(cell, experiment=cell.experiment.model_copy(update={"public": public} | self._read_files(cell)))
+            for cell in made
+        ]
+
+    def _read_files(self, cell: Cell) -> Keys:
+        """Hyper-parameters of a cell whose method names a curve beside the paper's tables: what the curve is stands in
+        the place of its name, so that the run is the same wherever that folder lies."""
+        named = cell.experiment.build_method().files()
+        read = {name: self._curve(str(cell.experiment.set[name])) for name in named}
+        return {"set": cell.experiment.set | read} if read else {}
+
+    def _curve(self, name: str) -> str:
+        """JSON of a curve beside the paper's tables, without the account of how it was fitted."""
+        found = curve_of(self.paper, name)
+        return json.dumps(asdict(replace(found, provenance={"source": name, "people": found.people})))
 
     def _tuned(self, display: Display) -> dict[str, list[Tuned]]:
         """Best settings of each method in each column, chosen on seeds that are not reported, by the figure that the
@@ -319,15 +339,11 @@ class Study:
         )
 
     def _own(self, best: str) -> tuple[str, Sweep]:
-        """Contender and grid of a method's own settings, searched after the common grid; a method that has none gets
-        as many tries at its learning rate."""
+        """Contender and grid of a method's own settings, searched after the common grid. What a row sets is what the
+        table compares, and stays, but for keys of the common grid: a method may have a range of its own for these."""
         name, settings = contender(best)
-        grid = self._own_grids.get(name)
-        if grid is None:
-            # The shortest one: a longer one makes up for keys of the common grid that its method leaves out.
-            tries = min(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
-            rate = settings.get("rate")
-            grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
+        own = self._own_grids.get(name, {})
+        grid = {key: values for key, values in own.items() if key in self._grid or key not in settings}
         return with_settings(name, {key: value for key, value in settings.items() if key not in grid}), grid
 
     def _outcome(
@@ -352,6 +368,8 @@ class Study:
         measure = self.table.measured(column)
         if measure == "seconds":
             return float(np.median([point["seconds"] for point in curve]))
+        if measure == "personal-share":
+            return personal_share(summary.run, self.options.store)
         if measure == "rounds":
             reached = [
                 p["round"] + 1 for p in curve if p["global"] is not None and 100 * p["global"] >= (column.target or 0.0)
@@ -374,6 +392,11 @@ class Study:
         return max(1, round(number * rounds / published))
 
 
+def curve_of(paper: Paper, name: str) -> Curve:
+    """Curve that a row names: a published one, or a file beside the paper's tables."""
+    return load_curve(paper.place / name) if is_file(name) else curve_called(name)
+
+
 def _has_noise(experiment: Experiment) -> bool:
     """Whether an experiment's method adds noise where privacy is wanted: then its variants differ without privacy, too,
     in how clients are grouped or what is masked."""
@@ -384,8 +407,3 @@ def accuracy_of(measure: Measure) -> Accuracy:
     """Which models' accuracy decides the tuning of a table that prints `measure`."""
     accuracies: dict[Measure, Accuracy] = {"global": "global", "rounds": "global", "start": "start"}
     return accuracies.get(measure, "personal")
-
-
-def _near(rate: float, octaves: int) -> float:
-    """Rate multiplied by a power of two."""
-    return float(f"{rate * 2**octaves:.4g}")

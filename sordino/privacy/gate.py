@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -168,6 +169,7 @@ class DrawnBatch:
         """Threshold that each record's gradient is scaled down to: float64, one number."""
         self.normalised = normalised
         self._coins: Tensor | None = None
+        self._masked = 0
 
     @property
     def whole(self) -> bool:
@@ -182,6 +184,11 @@ class DrawnBatch:
             else:
                 self._coins = self._source.coins(records, self.rate, *self._purpose, 0)
         return self._coins
+
+    def mask_words(self) -> np.ndarray:
+        """Secret words of which the next gradients' dropout is drawn."""
+        self._masked += 1
+        return self._source.mask_words(*self._purpose, 0, self._masked)
 
 
 class SampledGradients:
@@ -242,6 +249,10 @@ class SampledGradients:
         if self.passes is not None:
             return self._batch_of_pass(records, purpose[-1]), ("gradient", *purpose)
         return self._source.coins(records, self.sampling, *purpose), ("gradient", *purpose)
+
+    def mask_words(self) -> np.ndarray:
+        """Secret words of which the dropout of the last batch's gradients is drawn."""
+        return self._source.mask_words(*self.purpose, self.taken)
 
     @property
     def batches_of_pass(self) -> int:

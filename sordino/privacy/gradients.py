@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -22,7 +24,7 @@ from sordino.learning.vmapped import under_vmap
 from sordino.privacy.budget.record_level_plan import held_out_count
 from sordino.privacy.clipping import check_weights, clipped_sum, weighted_factors
 from sordino.privacy.gate import DrawnBatch, SampledGradients, StackedGradients
-from sordino.privacy.noise import Source
+from sordino.privacy.noise import Source, stream_state
 from sordino.privacy.sealed import Asked, Form, Pool, Sealed
 from sordino.tasks import Task
 
@@ -192,7 +194,8 @@ class PrivateRecords:
         """For each record of the question's batch 1/2 where its gradient is within the threshold and -1/2 where it is
         not, sealed, to be sent as a drawn `RecordSum` with a bound of 1/2."""
         chosen = self._chosen(flat)
-        norms = self._part_norms(flat, self.__units.at(chosen))
+        with _masks_of(flat.device, self._batch_drawn.mask_words()):
+            norms = self._part_norms(flat, self.__units.at(chosen))
         inside = torch.linalg.vector_norm(norms, dim=1) <= float(self._batch_drawn.limit)
         return self._seal((inside.float() - 0.5).reshape(-1, 1), "training", "gradients within the threshold", "batch")
 
@@ -285,14 +288,15 @@ class PrivateRecords:
         return torch.cat([book.part_norms(parts) for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None) -> Tensor:
-        begun = _random_state(flat.device)
-        total = self._sum(flat, chosen, weights)
+        words = (self._exit if self.__batch is None else self.__batch).mask_words()
+        with _masks_of(flat.device, words):
+            total = self._sum(flat, chosen, weights)
         if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether. Dropout draws the
         # same numbers again: with others, what all other records add would depend on whether one of these is there.
-        _restore_random_state(flat.device, begun)
-        return self._sum(flat, chosen, weights, spoiled=True)
+        with _masks_of(flat.device, words):
+            return self._sum(flat, chosen, weights, spoiled=True)
 
     def _sum(self, flat: Tensor, chosen: Tensor, weights: Tensor | None = None, spoiled: bool = False) -> Tensor:
         """Sum over the chosen units; `spoiled` says that some have gradients that are not finite."""
@@ -330,6 +334,22 @@ class PrivateRecords:
 def _groups(task: Task, targets: Tensor) -> Tensor:
     """Place in the task's groups of each target: int64 of the same shape."""
     return torch.from_numpy(task.group(targets.reshape(-1).cpu().numpy())).reshape(targets.shape).to(targets.device)
+
+
+@contextlib.contextmanager
+def _masks_of(device: torch.device, words: np.ndarray) -> Iterator[None]:
+    """Draw dropout of these words (`Source.mask_words`), and leave torch's global stream as it was: where it would have
+    come to tells how many records were in the batch."""
+    outside = _random_state(device)
+    if outside is not None and device.type == "cpu":
+        torch.default_generator.set_state(stream_state(words))
+    elif outside is not None:
+        seed = int(words[0]) << 32 | int(words[1])  # other devices' generators heed all 64 bits
+        torch.get_device_module(device).manual_seed(seed)
+    try:
+        yield
+    finally:
+        _restore_random_state(device, outside)
 
 
 def _random_state(device: torch.device) -> Tensor | None:

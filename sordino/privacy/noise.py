@@ -72,6 +72,8 @@ MORE_BITS = 128
 PAIRS_OF_A_ROW = 2**14
 """Pairs of one row that are computed together: their intermediate results stay in the cache."""
 NONCE_BYTES = 16
+MASK_WORDS, STATE_BEGIN = 624, 24
+"""Words of the state of torch's generator on processors, and the byte at which they begin."""
 DIGEST_BYTES = 32
 """Length of a digest of covered values, in bytes."""
 PAIRS_OF_ROWS = 2**16
@@ -136,6 +138,11 @@ class Source(Protocol):
         """Deal `count` records at random to `batches` of equal size, within one: the number of each record's batch. The
         ground decides; nothing may rest on its being secret."""
 
+    def mask_words(self, *purpose: object) -> np.ndarray:
+        """MASK_WORDS secret random words of 32 bits, where torch's global stream begins while a gradient of sampled
+        records is taken (`stream_state`). Amplification by sampling needs dropout of its own, and secret: who has the
+        masks of a batch's places can tell from the others' gradients whether a record took a place."""
+
     def take_drawn(self) -> int:
         """Return and forget a digest of all noise drawn since the last call; it does not depend on the order of draws,
         and is 0 where noise does not depend on values."""
@@ -188,6 +195,11 @@ class Seeded:
     def deal(self, count: int, batches: int, *purpose: object) -> Tensor:
         """Number of the batch of each of `count` records, of which each batch has equally many, within one."""
         return torch.randperm(count, generator=self.generator("batches", *purpose)) * batches // max(1, count)
+
+    def mask_words(self, *purpose: object) -> np.ndarray:
+        """MASK_WORDS random words of 32 bits for the masks of one gradient."""
+        (key,) = self._secret(b"masks", purpose[:-1], purpose[-1:])
+        return np.asarray(stream(key).random_raw(MASK_WORDS)) >> np.uint64(32)
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
         """Each client's own stream for `purpose`, from its beginning. Its key always holds the values' digest: whole
@@ -263,6 +275,9 @@ class Secure:
     def deal(self, count: int, batches: int, *purpose: object) -> Tensor:
         return self.ground.deal(count, batches, *purpose)
 
+    def mask_words(self, *purpose: object) -> np.ndarray:
+        return system_words(MASK_WORDS) >> np.uint64(32)
+
 
 def new_nonce() -> bytes:
     """A nonce for one run, from the operating system."""
@@ -272,6 +287,18 @@ def new_nonce() -> bytes:
 def system_words(count: int) -> np.ndarray:
     """`count` random words of 64 bits from the operating system."""
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+
+
+def stream_state(words: np.ndarray) -> Tensor:
+    """State of torch's generator on processors (MT19937) that begins with these MASK_WORDS words of 32 bits.
+
+    `manual_seed` heeds 32 bits, which can all be tried. Behind the seed (8 bytes) and two numbers (16 bytes) its state
+    holds one word in each 8 bytes; a generator that was just seeded has used none of them.
+    """
+    state = torch.Generator().manual_seed(0).get_state()
+    held = state.numpy()[STATE_BEGIN : STATE_BEGIN + 8 * MASK_WORDS]
+    held[:] = np.ascontiguousarray(words, dtype="<u8").view(np.uint8)
+    return state
 
 
 def toss_coins(words: np.ndarray, rate: float) -> Tensor:

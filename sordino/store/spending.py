@@ -467,9 +467,17 @@ def to_be_kept(told: Terms, deal: str | None) -> Planned:
     found, delta = most(told), told.budget.delta
     epsilon = planned_epsilon(told.allowance, told.turns / (1 - told.calibration.kept), delta)
     if epsilon is None or not _finite(found):
-        alone = sum_up([{**found, "together": NATURAL}], found["unit"], delta)
-        epsilon = alone["epsilon"][told.experiment.protect_from]
+        return {**found, "deal": deal, "turns": told.turns, "epsilon": _alone(found, told)}
+    if told.method.variant == "paper" and _record_level(found):  # its published noise keeps no budget
+        alone = _alone(found, told)
+        epsilon = None if alone is None else max(epsilon, alone)
     return {**found, "deal": deal, "turns": told.turns, "epsilon": epsilon}
+
+
+def _alone(found: Spent, told: Terms) -> float | None:
+    """Epsilon of a plan for the observer whom its noise is planned against."""
+    total = sum_up([{**found, "together": NATURAL}], found["unit"], told.budget.delta)
+    return total["epsilon"][told.experiment.protect_from]
 
 
 def whole(told: Terms, ledger: Ledger) -> Ledger:

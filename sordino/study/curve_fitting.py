@@ -1,11 +1,13 @@
-"""PAC-DP's offline phase: simulate on public data, and fit the curve from budgets to clipping thresholds.
+"""PAC-DP's offline phase (its Algorithm 2): simulate on public data, and fit the curve from budgets to clipping
+thresholds.
 
 The simulated method is PAC-DP itself with one threshold for all clients, so that the schedule lambda(t) by which
-thresholds fall is part of what they are chosen for.
+thresholds fall is part of what they are chosen for. Simulations that the store already has are taken from there.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,10 +18,12 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
-from sordino.experiment.prepare import deal, prepare
-from sordino.experiment.run import start
+from sordino.experiment.prepare import deal
 from sordino.federation.rounds import RoundReport, RoundWatch, Watch
 from sordino.parts.curves import Curve, check, drop_outliers, fit
+from sordino.store.store import Store
+from sordino.study.run_cells import run_or_reuse
+from sordino.version import VERSION
 
 
 def fit_curve(
@@ -35,8 +39,8 @@ def fit_curve(
     """Fit a curve; returns it with the best threshold at each budget and the accuracy at every point of the grid.
 
     `keys` describe the simulated experiment on the proxy data; clients have equal budgets there. The curve remembers
-    which data these were, because it must not be used to protect them. `watch` gets the rounds of all simulations as if
-    they were one run.
+    which data these were, because it must not be used to protect them, and what was simulated. `watch` gets the rounds
+    of all simulations as if they were one run.
     """
     if len(epsilons) < 3:
         raise UserError("A curve needs at least three budgets to be fitted.")
@@ -47,15 +51,32 @@ def fit_curve(
     grid: list[dict[str, float]] = []
     best: list[tuple[float, float]] = []
     watches = _as_one_run(watch, int(keys["rounds"]), len(epsilons) * len(clips) * seeds)
-    for epsilon in sorted(epsilons):
-        accuracies = {clip: _accuracy(keys, epsilon, clip, seeds, watches) for clip in sorted(clips)}
-        grid += [{"epsilon": epsilon, "clip": clip, "accuracy": value} for clip, value in accuracies.items()]
-        chosen = max(accuracies, key=lambda clip: accuracies[clip])
-        best.append((epsilon, chosen))
-        tell(f"epsilon {epsilon:g}: best threshold {chosen:g}, accuracy {accuracies[chosen]:.1%}")
+    ends = {min(clips): "smallest", max(clips): "largest"}
+    first = _experiment(keys, min(epsilons), min(clips), 0)
+    with contextlib.closing(Store(first.store)) as store:
+        for epsilon in sorted(epsilons):
+            accuracies = {clip: _accuracy(keys, epsilon, clip, seeds, store, watches) for clip in sorted(clips)}
+            grid += [{"epsilon": epsilon, "clip": clip, "accuracy": value} for clip, value in accuracies.items()]
+            chosen = max(accuracies, key=lambda clip: accuracies[clip])
+            best.append((epsilon, chosen))
+            edge = f", the {ends[chosen]} that was tried" if chosen in ends and len(clips) > 1 else ""
+            tell(f"epsilon {epsilon:g}: best threshold {chosen:g}{edge}, accuracy {accuracies[chosen]:.1%}")
     curve = fit(drop_outliers(best), kind, monotone)
-    people = deal(_experiment(keys, best[0][0], best[0][1], 0)).people
-    return replace(curve, provenance=curve.provenance | {"people": people}), best, grid
+    account = {
+        "people": deal(first).people,
+        "version": VERSION,
+        "simulated": _described(first, keys) | {"seeds": seeds},
+        "accuracies": [[one["epsilon"], one["clip"], round(one["accuracy"], 4)] for one in grid],
+    }
+    return replace(curve, provenance=curve.provenance | account), best, grid
+
+
+def _described(experiment: Experiment, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the simulated experiment that were given, and that decide its results."""
+    decided = experiment.decisive()
+    given = {key: decided[key] for key in decided if key in keys and keys[key] is not None and key != "set"}
+    settings = {key: value for key, value in keys.get("set", {}).items() if key != "clip"}
+    return {"data": experiment.data, **given, **settings}
 
 
 def _as_one_run(watch: Watch | None, rounds: int, simulations: int) -> Iterator[Watch | None]:
@@ -72,13 +93,13 @@ def _shift(watch: Watch, before: int, whole: int, report: RoundReport) -> None:
 
 
 def _accuracy(
-    keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int, watches: Iterator[Watch | None]
+    keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int, store: Store, watches: Iterator[Watch | None]
 ) -> float:
     """Mean accuracy of the global model over seeds."""
     found = []
     for seed in range(seeds):
-        prepared = prepare(_experiment(keys, epsilon, clip, seed))
-        found.append(start(prepared, watch=next(watches)).accuracy["global"])
+        made = run_or_reuse(_experiment(keys, epsilon, clip, seed), store, next(watches))
+        found.append(made.accuracy["global"])
     known = [accuracy for accuracy in found if accuracy is not None]
     if not known:
         raise UserError("No client has records to test models on, so no curve can be fitted: give clients more.")

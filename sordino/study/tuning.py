@@ -6,6 +6,7 @@ afterwards is the cost of the last run alone, so the cost of choosing is printed
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.experiment.hyperparameters import bracketed, concerns
+from sordino.experiment.hyperparameters import bracketed, concerns, make_method
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.run_summary import Summary
@@ -94,7 +95,7 @@ def tune(
 ) -> list[Tuned]:
     """Choose the best point of a grid for each method.
 
-    Settings in a method's own brackets win over the grid and are not tuned.
+    Settings in a method's own brackets win over the grid and are not tuned, nor are keys that change nothing for it.
 
     Args:
         ground: runs on which contenders are tried.
@@ -102,70 +103,113 @@ def tune(
         grid: values to choose from.
         further: gives, for the best contender, the contender and the grid of a second search; the best of both is
             taken, and both are paid for.
-        extensions: how often a grid grows at most, while the best value of a method lies on its edge. All methods get
-            as many further tries: where the best one lies inside, one between it and its neighbour.
+        extensions: how often a grid grows at most, while the best value of a method lies on its edge. All methods then
+            get as many tries, with values further out or between those that they have.
     """
     check_keys(grid, methods)
     if further is not None:  # what the second go cannot make is refused before the first has been run
         ground.cells([one for text in methods for one in _points(*further(text))])
-    tried = _run_grids(ground, {text: (text, grid) for text in methods})
-    axes = {text: _axes(text, grid) for text in methods}
-    for _ in range(extensions):
-        bests = {text: ground.best(found) for text, found in tried.items()}
-        if not any(_edges(bests[text], axes[text]) for text in methods):
-            break
-        more = {text: _grow(bests[text], axes[text]) for text in methods}
-        results = ground.results(list(dict.fromkeys(one for texts in more.values() for one in texts)))
-        tried = {text: tried[text] | {one: results[one] for one in more[text]} for text in methods}
-    edges = {text: _edges(ground.best(found), axes[text]) for text, found in tried.items()} if extensions else {}
+    searches = [_Search(text, ground) for text in dict.fromkeys(methods)]
+    _try_grids({one: (one.text, grid) for one in searches}, extensions)
     if further is not None:
-        again = _run_grids(ground, {text: further(ground.best(found)) for text, found in tried.items()})
-        tried = {text: tried[text] | again[text] for text in methods}
-    return [_choice(text, ground, tried[text], tuple(edges.get(text, ()))) for text in methods]
+        _try_grids({one: further(one.best) for one in searches}, extensions)
+    chosen = {one.text: one for one in searches}
+    return [_choice(chosen[text], tuple(chosen[text].edges()) if extensions else ()) for text in methods]
 
 
-def _run_grids(ground: TuningRuns, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
-    """Results at every point of each method's grid; all of them are run at once."""
-    tried = {text: _points(*start) for text, start in grids.items()}
-    results = ground.results(list(dict.fromkeys(one for texts in tried.values() for one in texts)))
-    return {text: {one: results[one] for one in texts} for text, texts in tried.items()}
+class _Search:
+    """Search for the best settings of one contender."""
+
+    def __init__(self, text: str, ground: TuningRuns) -> None:
+        self.text = text
+        self.ground = ground
+        self.axes: dict[str, list[float]] = {}
+        """Values of each key that can be extended: those of at least two positive numbers."""
+        self.tried: Results = {}
+
+    @property
+    def best(self) -> str:
+        """Contender with the highest accuracy so far."""
+        return self.ground.best(self.tried)
+
+    def begin(self, start: str, grid: Sweep) -> list[str]:
+        """Points of a grid around a contender that differ from all that was tried; its axes are extended."""
+        for key, values in _own(start, grid).items():
+            if len(values) > 1 and all(isinstance(one, int | float) and one > 0 for one in values):
+                tried = {_value(one, key) for one in self.tried}
+                self.axes[key] = sorted({*(one for one in tried if one > 0), *map(float, values)})
+        known = [_made(one) for one in self.tried]
+        return [one for one in _points(start, grid) if _made(one) not in known]
+
+    def edges(self) -> list[str]:
+        """Keys whose best value is the smallest or the largest that was tried, although there are values beyond it."""
+        best = self.best
+        return [key for key, values in self.axes.items() if self._beyond(best, key, values)]
+
+    def _beyond(self, best: str, key: str, values: Sequence[float]) -> float | None:
+        """Value beyond that of a contender on the edge of an axis, as far off as its neighbour; None where it lies
+        inside, or at the end of what the key may be."""
+        at = _value(best, key)
+        if at not in (values[0], values[-1]):
+            return None
+        fresh = _rounded(at * at / (values[1] if at == values[0] else values[-2]))
+        try:
+            self.ground.cells([with_settings(best, {key: fresh})])
+        except UserError:
+            return None
+        return fresh
+
+    def more(self, count: int) -> list[str]:
+        """So many contenders that were not tried, each with one more value of one key, which is noted in `axes`: beyond
+        the best value where that lies on the edge, else halfway to the neighbour that is further off."""
+        best, edges = self.best, self.edges()
+        found: list[str] = []
+        turns = [*edges, *(key for key in self.axes if key not in edges and _value(best, key) in self.axes[key])]
+        while turns and len(found) < count:
+            key = turns.pop(0)
+            values = self.axes[key]
+            fresh = self._beyond(best, key, values) or _between(_value(best, key), values)
+            if fresh not in values:
+                self.axes[key] = sorted([*values, fresh])
+                found.append(with_settings(best, {key: fresh}))
+                turns.append(key)
+        return found
 
 
-def _axes(text: str, grid: Sweep) -> dict[str, list[float]]:
-    """Values of the keys that concern a contender and can be extended: those of at least two positive numbers."""
-    found: dict[str, list[float]] = {}
-    for key, values in _own(text, grid).items():
-        if len(values) > 1 and all(isinstance(one, int | float) and one > 0 for one in values):
-            found[key] = sorted(float(one) for one in values)
-    return found
+def _try_grids(grids: dict[_Search, tuple[str, Sweep]], extensions: int) -> None:
+    """Try every point of each contender's grid; with `extensions`, then as many for all, and more while a best value
+    lies on an edge. What is tried next is run at once."""
+    _try({one: one.begin(*start) for one, start in grids.items()})
+    if not extensions:
+        return
+    most = max(len(one.tried) for one in grids)
+    _try({one: one.more(most - len(one.tried)) for one in grids})
+    for _ in range(extensions):
+        wanted = max(len(one.edges()) for one in grids)
+        if not wanted:
+            return
+        _try({one: one.more(wanted) for one in grids})
 
 
-def _edges(best: str, axes: dict[str, list[float]]) -> list[str]:
-    """Keys whose value in a contender is the smallest or the largest that was tried."""
-    settings = contender(best)[1]
-    return [key for key, values in axes.items() if float(settings[key]) in (values[0], values[-1])]
+def _try(wanted: dict[_Search, list[str]]) -> None:
+    """Run contenders of several searches."""
+    different = list(dict.fromkeys(one for texts in wanted.values() for one in texts))
+    if not different:
+        return
+    results = next(iter(wanted)).ground.results(different)
+    for search, texts in wanted.items():
+        search.tried |= {one: results[one] for one in texts}
 
 
-def _grow(best: str, axes: dict[str, list[float]]) -> list[str]:
-    """Contenders with one more value of each key, which is noted in `axes`: beyond the best one where that lies on the
-    edge, as far as its neighbour; else halfway to the neighbour that is further off."""
-    found = []
-    for key, values in axes.items():
-        place = values.index(float(contender(best)[1][key]))
-        at = values[place]
-        if place == 0:
-            fresh = at * at / values[1]
-        elif place == len(values) - 1:
-            fresh = at * at / values[-2]
-        else:
-            below, above = values[place - 1], values[place + 1]
-            fresh = math.sqrt(at * (above if above / at > at / below else below))
-        fresh = float(f"{fresh:.3g}")
-        if fresh not in values:
-            values.append(fresh)
-            values.sort()
-            found.append(with_settings(best, {key: fresh}))
-    return found
+def _between(at: float, values: Sequence[float]) -> float:
+    """Value halfway, by ratio, between one of an axis and that neighbour of it which is further off."""
+    place = values.index(at)
+    neighbours = [values[one] for one in (place - 1, place + 1) if 0 <= one < len(values)]
+    return _rounded(math.sqrt(at * max(neighbours, key=lambda one: max(one / at, at / one))))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _points(text: str, grid: Sweep) -> list[str]:
@@ -174,10 +218,42 @@ def _points(text: str, grid: Sweep) -> list[str]:
 
 
 def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
-    """Part of a grid that concerns a method and that its brackets do not set."""
+    """Part of a grid that changes something for a contender and that its brackets do not set."""
     name, settings = contender(text)
-    free = {key: values for key, values in grid.items() if key not in settings}
+    fixed = {*settings, *idle_keys(text)}
+    free = {key: values for key, values in grid.items() if key not in fixed}
     return {key: values for key, values in free.items() if is_of_experiment(key) or concerns(key, name)}
+
+
+READ_CLIP = ("blur-lus", "fedaddp", "feddpa", "fedglp-adp")
+"""Methods whose training reads the threshold, also where nothing is clipped."""
+
+
+def idle_keys(text: str) -> set[str]:
+    """Hyper-parameters that change nothing for a contender, because of its other settings: a search over their values
+    would draw other noise for one and the same method."""
+    name, settings = contender(text)
+    curve = name == "pac-dp" and "curve" in settings and settings.get("curve_sets") != "weights"
+    unclipped = settings.get("privacy") == "none" and name not in READ_CLIP
+    return {"clip"} if curve or unclipped else set()
+
+
+def _value(text: str, key: str) -> float:
+    """Value of a number among a contender's settings, which a method may have without being told; NaN where it has
+    none."""
+    given = contender(text)[1].get(key)
+    if given is None and not is_of_experiment(key):
+        given = functools.reduce(lambda value, name: getattr(value, name, None), key.split("."), _made(text)[0])
+    return float(given) if isinstance(given, int | float) else math.nan
+
+
+def _made(text: str) -> tuple[Any, dict[str, Any]]:
+    """Method that a contender stands for, and its keys of the experiment: equal where it is the same in other words."""
+    name, settings = contender(text)
+    of_experiment = {key: value for key, value in settings.items() if is_of_experiment(key)}
+    own = {key: value for key, value in settings.items() if key not in of_experiment}
+    of_network = {key: value for key, value in own.items() if key.startswith("model.")}
+    return make_method(name, "sound", "dp", own), of_experiment | of_network
 
 
 def with_settings(text: str, at: dict[str, Any]) -> str:
@@ -187,17 +263,17 @@ def with_settings(text: str, at: dict[str, Any]) -> str:
     return bracketed(name, dict(sorted((settings | at).items())))
 
 
-def _choice(text: str, ground: TuningRuns, results: Results, on_edge: tuple[str, ...]) -> Tuned:
-    best = ground.best(results)
+def _choice(search: _Search, on_edge: tuple[str, ...]) -> Tuned:
+    best, results = search.best, search.tried
     everything = list({result.run: result for found in results.values() for result in found}.values())
     first = everything[0]
     total = sum_up([{**result.spent, "together": NATURAL} for result in everything], first.unit, first.delta)
     return Tuned(
-        method=text,
+        method=search.text,
         chosen=best,
         tries=len(results),
         runs=len(everything),
-        accuracy=ground.accuracy(results[best]),
+        accuracy=search.ground.accuracy(results[best]),
         unit=total["unit"],
         epsilon=total["epsilon"],
         on_edge=on_edge,

@@ -471,7 +471,9 @@ def test_a_curve_is_fitted_with_partition_delta_workers_and_progress(tmp_path: P
     outcome = command("curve", "fit", tmp_path / "curve.json", *grid, *more)
     assert outcome.code == 0, outcome
     assert "3 simulations: round 3/3" in outcome.err
-    assert "best threshold 0.5" in outcome.err
+    assert "best threshold 0.5, accuracy" in outcome.err
+    assert "curve on epsilon 2 to 8, on 3 points, in " in outcome.out
+    assert "quadratic curve, R^2 = 0.9806" in command("curve", "show", "mnist").out
     kept = [row.configuration for row in Store(tmp_path / "store").all()]
     assert {(row["partition"], row["delta"], row["workers"]) for row in kept} == {("dirichlet:5", 1e-6, 1)}
 

@@ -195,6 +195,24 @@ def test_what_is_simulated_is_the_method_with_its_schedule(tmp_path: Path, monke
     }
 
 
+def test_a_fit_takes_what_the_store_has_and_tells_what_it_was_made_of(tmp_path: Path) -> None:
+    keys = PROXY | {"workers": 1, "store": tmp_path, "set": WHOLE | {"clip": 3}}
+    told: list[str] = []
+    first = fit_curve(keys, [4.0, 6.0, 8.0], [0.5, 1.0, 2.0], seeds=2, tell=told.append)
+    assert len(Store(tmp_path).all()) == 18
+    again = fit_curve(keys, [4.0, 6.0, 8.0], [0.5, 1.0, 2.0], seeds=2)
+    assert again == first
+    assert len(Store(tmp_path).all()) == 18
+    curve, points, grid = first
+    about = curve.provenance
+    assert about["simulated"] == {**PROXY, **WHOLE, "seeds": 2}
+    assert about["accuracies"] == [[one["epsilon"], one["clip"], round(one["accuracy"], 4)] for one in grid]
+    edges = {0.5: ", the smallest that was tried", 1.0: "", 2.0: ", the largest that was tried"}
+    assert [line.partition(", accuracy")[0] for line in told] == [
+        f"epsilon {epsilon:g}: best threshold {clip:g}{edges[clip]}" for epsilon, clip in points
+    ]
+
+
 def test_a_curves_content_decides_the_run_and_not_its_path_alone(tmp_path: Path) -> None:
     def identity() -> str:
         return prepare(

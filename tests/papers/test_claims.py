@@ -78,6 +78,19 @@ def test_what_the_paper_does_not_have_is_told_and_is_no_rival():
     assert [(one.against, one.verdict) for one in found.added] == [("above", "worse")]
 
 
+def test_rows_with_other_numbers_of_passes_are_named():
+    found = judge_claim("here", [replace(OURS, passes=4), replace(ABOVE, passes=2), row("fair", [60.0] * 3, passes=4)])
+    assert found.left_out == ["above (2 passes a round, ours 4)"]
+    assert [one.against for one in found.differences] == ["fair"]
+    assert judge_claim("here", [OURS, ABOVE]).left_out == []
+
+
+def test_shares_of_personal_parameters_test_nothing():
+    found = judge_claim("here", [replace(one, measure="personal-share") for one in (OURS, ABOVE)])
+    assert (found.answer, found.differences) == ("not tested", [])
+    assert "neither good nor bad" in found.why
+
+
 def test_a_row_that_missed_its_target_once_is_not_compared():
     found = judge_claim("here", [replace(OURS, measure="rounds"), row("never", [3.0, None, 4.0], measure="rounds")])
     assert (found.answer, found.differences) == ("not tested", [])

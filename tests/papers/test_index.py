@@ -15,8 +15,13 @@ RULED: dict[str, Any] = {
     "version": "0.5.0",
     "sources": source_digests(["feddpa", "dp-fedavg"]),
     "tuning_seeds": 3,
-    "tuned": [{"method": "feddpa", "on_edge": []}],
+    "tuned": [
+        {"column": "c", "method": "feddpa", "chosen": "feddpa[rate=0.1]", "tries": 4, "on_edge": []},
+        {"column": "c", "method": "dp-fedavg", "chosen": "dp-fedavg[rate=0.3]", "tries": 4, "on_edge": []},
+    ],
 }
+FIRST, SECOND = RULED["tuned"]
+CURVED = {"method": "pac-dp[curve=mnist]", "chosen": "pac-dp[clip=2,curve=mnist,rate=0.1]"}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,15 @@ RULED: dict[str, Any] = {
         ({"sources": {"gone": ""}}, ""),
         ({"tuning_seeds": 1}, "not tuned on 3 seeds for each column"),
         ({"tuning_seeds": 0, "scale": "paper", "tuned": []}, ""),
-        ({"tuned": [{"method": "feddpa", "on_edge": ["rate"]}]}, "the best rate of feddpa lies on the edge"),
+        ({"tuned": [FIRST | {"on_edge": ["rate"]}, SECOND]}, "the best rate of feddpa lies on the edge"),
+        ({"tuned": [FIRST, SECOND | {"tries": 3}]}, "feddpa had 4 tries at c, dp-fedavg 3; repeat it"),
+        ({"tuned": [FIRST, SECOND | {"tries": 3, "column": "d"}]}, ""),
+        (
+            {"tuned": [FIRST, SECOND | CURVED]},
+            r"tries of pac-dp[curve=mnist] went over clip, which changes nothing there",
+        ),
+        ({"tuned": [FIRST, SECOND | CURVED | {"chosen": "pac-dp[curve=mnist,rate=0.1]"}]}, ""),
+        ({"tuned": [FIRST, SECOND | CURVED | {"method": "pac-dp[clip=2,curve=mnist]"}]}, ""),
     ],
 )
 def test_a_document_judges_only_by_the_rules(change: dict[str, Any], why: str) -> None:

@@ -9,7 +9,8 @@ from sordino.papers.claims import rows_of
 from sordino.papers.description import find
 from sordino.papers.judgement import ClaimJudgement
 from sordino.papers.pages import markdown, write
-from sordino.papers.table_runs import CellOutcome, ReproducedTable, ReproduceOptions
+from sordino.papers.table_runs import CellOutcome, ReproducedTable, ReproduceOptions, curve_of
+from sordino.study.sweep import contender
 from sordino.study.verdict import Difference
 
 
@@ -28,7 +29,7 @@ def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilo
             about = {"epsilon": 0.0, "method": "local"} if alone else {"epsilon": 4.0}
             outcomes[row, column, "sound"] = outcome(values, **about)
             outcomes[row, column, "paper"] = outcome([value - 1 for value in values], 34.82)
-    return ReproducedTable(paper, found, ReproduceOptions("quick", 3), outcomes | more, [])
+    return ReproducedTable(paper, found, ReproduceOptions("quick", 3), outcomes | more, {})
 
 
 OURS, BASE, PART, ALONE = "DFP and AC (FedDPA)", "neither (DP-FedAvg)", "DFP", "training alone"
@@ -89,9 +90,12 @@ def test_rivals_that_pass_over_the_records_less_often_are_not_compared():
     for row in (BASE, PART):
         mixed.outcomes[row, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[row][1], passes=2)
     assert [one.answer for one in ClaimJudgement(mixed).by_column] == ["holds", "not tested"]
+    said = f"Not compared, because of other numbers of passes over the records: {BASE} (2 passes a round, {OURS} 4)"
+    assert f"{said}, {PART} (2 passes a round, {OURS} 4)." in ClaimJudgement(mixed).verdict()
     mixed.outcomes[PART, "FEMNIST, epsilon 8", "sound"] = outcome(CLEAR[PART][1], passes=4)
     second = ClaimJudgement(mixed).by_column[1]
     assert [one.against for one in second.differences] == [PART]
+    assert f"{said}." in ClaimJudgement(mixed).verdict()
 
 
 def test_where_training_alone_is_as_good_as_every_row_nothing_is_tested():
@@ -167,3 +171,47 @@ def test_infinite_epsilons_are_told(tmp_path):
     document = ClaimJudgement(mixed).document()
     assert "| 77.27 | 70.0 | infinite | 71.0 |" in markdown(document)
     assert "inf" in write(document, tmp_path).with_suffix(".csv").read_text()
+
+
+def test_curves_that_rows_use_are_told_with_how_well_they_fit():
+    """The printed one has the R^2 that the paper prints; one beside the tables says what it was fitted to."""
+    paper, (table,) = find("pac-dp", "table-2")
+    curves = ("quick", "medium")
+    quick, medium = (
+        ClaimJudgement(ReproducedTable(paper, table, ReproduceOptions(scale, 3), {}, {})).document() for scale in curves
+    )
+    (printed,) = quick["curves"]
+    assert (printed["row"], printed["kind"], printed["determination"]) == ("PAC-DP", "quadratic", 0.9806)
+    assert "| PAC-DP | quadratic | 0.01 to 2.29 | 0.9806 | not printed | not printed |" in markdown(quick)
+    told = {one["row"]: one for one in medium["curves"]}
+    fitted = told["PAC-DP, curve fitted on Fashion-MNIST"]
+    assert fitted["simulated"]["data"] == "fashion-mnist"
+    assert fitted["simulated"]["clients"] == 50
+    assert len(fitted["points"]) >= 4
+    assert 0 < fitted["determination"] <= 1
+    assert medium["claim"] == table.medium.claim != table.claim
+    assert table.medium.note in markdown(medium)
+
+
+def test_the_fitted_curve_was_simulated_in_the_setting_of_its_experiment():
+    """Same network, clients, rounds and local training as `medium`, on public records of another data set; its range
+    holds all budgets, and no best threshold lay on the edge of the grid."""
+    paper, (table,) = find("pac-dp", "table-2")
+    (row,) = [row for row in table.rows if "fitted" in row.name]
+    curve = curve_of(paper, contender(row.method)[1]["curve"])
+    simulated = curve.provenance["simulated"]
+    keys = {}
+    for source in paper.sources("mnist", "medium"):
+        keys |= {key: value for key, value in source.items() if key != "set"}
+        for part, settings in source.get("set", {}).items():
+            keys |= {key if part == "method" else f"{part}.{key}": value for key, value in settings.items()}
+    for key in set(keys) - {"data", "evaluate_every", "rate"}:
+        assert simulated[key] == keys[key], key
+    assert simulated["data"] == "fashion-mnist"
+    assert str(simulated["rate"]) in table.medium.grid
+    assert (curve.low, curve.high) == (0.05, 1.0)
+    clips = sorted({clip for _, clip, _ in curve.provenance["accuracies"]})
+    assert len(clips) == 6
+    assert len(curve.provenance["accuracies"]) == 30
+    for _, clip in curve.provenance["points"]:
+        assert clips[0] < clip < clips[-1]

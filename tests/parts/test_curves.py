@@ -16,6 +16,7 @@ from sordino.parts.curves import (
     KINDS,
     PUBLISHED,
     Curve,
+    determination,
     draw,
     drop_outliers,
     evaluate,
@@ -119,6 +120,17 @@ def test_one_step_of_the_grid_is_no_outlier() -> None:
     assert (0.5, 30.0) not in drop_outliers([*points[:2], (0.5, 30.0), *points[3:]])
 
 
+def test_how_much_of_the_points_a_curve_explains() -> None:
+    """Of C = 1, 2, 6 about their mean of 3 the squares are 14; the line e - 0.0 of power 1 leaves 0 + 0 + 9 of it."""
+    points = [(1.0, 1.0), (2.0, 2.0), (3.0, 6.0)]
+    assert determination("power", (1.0, 1.0), points) == pytest.approx(1 - 9 / 14)
+    assert determination("power", (1.0, 0.0), [(1.0, 2.0), (2.0, 2.0)]) is None
+    assert fit([(e, 0.3 * e * e - e + 2) for e in EPSILONS]).determination == pytest.approx(1)
+    assert PUBLISHED["mnist"].determination == 0.9806
+    assert PUBLISHED["cifar10"].determination == 0.949
+    assert Curve("power", (1.0, 1.0), 1.0, 2.0, 1.0, 2.0, {"R^2": "junk"}).determination is None
+
+
 def test_bad_points_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'power'"):
         fit([(1.0, 1.0), (2.0, 2.0)], "powr")
@@ -135,6 +147,7 @@ def test_a_curve_survives_its_file(tmp_path: Path) -> None:
     curve = fit([(e, 1 + e**0.5) for e in EPSILONS])
     save(curve, tmp_path / "new" / "curve.json")
     assert load_curve(tmp_path / "new" / "curve.json") == curve
+    assert '"coefficients": [' + f"{curve.coefficients[0]}, " in (tmp_path / "new" / "curve.json").read_text()
     assert (tmp_path / "new" / "curve.json").stat().st_size < 2000
 
 

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from helpers import summary_of
 
+import sordino
+from sordino.errors import UserError
+from sordino.methods import find
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.store.run_summary import Summary
 from sordino.study.sweep import contender
-from sordino.study.tuning import TuningRuns, tune
+from sordino.study.tuning import TuningRuns, idle_keys, tune
 
 ACCURACIES = {
     "dp-fedavg[rate=0.1]": {"personal": 0.8, "global": 0.5},
@@ -91,3 +94,85 @@ def test_a_best_value_that_stays_on_the_edge_is_told() -> None:
     assert (private.chosen, private.on_edge) == ("dp-fedavg[rate=0.8]", ("rate",))
     (private,) = tune(bells(), ["dp-fedavg"], {"rate": [0.1, 0.2]})
     assert (private.tries, private.on_edge) == (2, ())
+
+
+def test_a_method_with_fewer_keys_gets_as_many_tries() -> None:
+    """Six points of rate and clip for one, so six of the rate for the other; and again as many once they grow."""
+    private, alone = tune(bells(), ["dp-fedavg", "local"], {"rate": [1.0, 2.0, 4.0], "clip": [0.1, 1.0]}, extensions=9)
+    assert private.tries == alone.tries >= 6
+    assert 0.1 < float(contender(alone.chosen)[1]["rate"]) < 0.2
+    grid = {"rate": [1.0, 2.0], "clip": [0.1, 1.0]}
+    fixed, free = tune(bells(), ["dp-fedavg[clip=1]", "dp-fedavg"], grid, extensions=9)
+    assert fixed.tries == free.tries
+
+
+def test_a_grid_of_a_methods_own_grows_too() -> None:
+    """Best at keep = 0.1, below the first grid; the other method gets as many tries at its rate."""
+
+    def judged(text: str) -> Summary:
+        keep = float(contender(text)[1].get("keep", find("blur-lus")().keep))
+        return summary_of(run=text, accuracy={"personal": 1 - abs(math.log(keep / 0.1)), "global": None}, spent=FREE)
+
+    found = tune(
+        TuningRuns(bells().cells, lambda wanted: {cell.key: judged(cell.key) for cell in wanted}),
+        ["blur-lus", "dp-fedavg"],
+        {"rate": [0.1, 0.2, 0.4]},
+        lambda best: (best, {"keep": [0.4, 0.7]} if best.startswith("blur-lus") else {}),
+        extensions=9,
+    )
+    assert 0.08 < float(contender(found[0].chosen)[1]["keep"]) < 0.14
+    assert "keep" not in found[0].on_edge
+    assert found[0].tries == found[1].tries
+
+
+FREE = {"unit": "client", "mu": [0.5, 0.5, 0.5], "recipes": [], "deal": "the same for all"}
+
+
+def test_the_end_of_what_a_key_may_be_is_no_edge() -> None:
+    """All of an update is kept at most: a best value of 1 needs no larger one."""
+
+    def cells(texts: list[str]) -> Any:
+        if any(float(contender(text)[1].get("keep", 1)) > 1 for text in texts):
+            raise UserError("keep cannot be that")
+        return [SimpleNamespace(method=text, key=text) for text in texts]
+
+    def judged(text: str) -> Summary:
+        return summary_of(run=text, accuracy={"personal": float(contender(text)[1]["keep"])}, spent=FREE)
+
+    ground = TuningRuns(cells, lambda wanted: {cell.key: judged(cell.key) for cell in wanted})
+    (found,) = tune(ground, ["blur-lus"], {"keep": [0.4, 0.7, 1.0]}, extensions=4)
+    assert (found.chosen, found.tries, found.on_edge) == ("blur-lus[keep=1.0]", 3, ())
+
+
+def test_a_key_that_changes_nothing_is_no_try() -> None:
+    grid = {"rate": [1.0, 2.0, 4.0], "clip": [0.1, 1.0]}
+    with_curve, without = tune(bells(), ["dp-fedavg[privacy=none]", "dp-fedavg"], grid)
+    assert (with_curve.tries, without.tries) == (3, 6)
+    assert "clip" not in with_curve.chosen
+    assert idle_keys("pac-dp[curve=mnist]") == {"clip"}
+    assert idle_keys("pac-dp") == idle_keys("pac-dp[curve=mnist,curve_sets=weights]") == idle_keys("feddpa") == set()
+
+
+def test_the_value_that_a_method_has_anyway_is_no_second_try() -> None:
+    """0.4 is FedDPA's tau by default: the grid of its own adds two tries, not three."""
+    (found,) = tune(
+        TuningRuns(bells().cells, lambda wanted: {cell.key: summary_of(run=cell.key, spent=FREE) for cell in wanted}),
+        ["feddpa"],
+        {"rate": [0.1, 0.2]},
+        lambda best: (best, {"tau": [0.1, 0.4, 2]}),
+    )
+    assert found.tries == 4
+
+
+@pytest.mark.parametrize("method", ["acdp-pfsd", "adadp-cfl", "dp-fedavg", "fedper", "pfedsd", "feddpa", "blur-lus"])
+def test_the_threshold_is_idle_without_privacy_where_training_does_not_read_it(method: str, tmp_path: Any) -> None:
+    """Without noise, partition, batches and first model follow from the seed, and of a batch with all records nothing
+    is drawn: what is equal but for an idle key comes to the same accuracy."""
+
+    def accuracy(clip: float) -> float:
+        keys = {"clients": 4, "rounds": 2, "privacy": "none", "workers": 1, "partition": "iid", "model": "mlp"}
+        settings = {"clip": clip, "epochs": 2, "batch": 1000, "rate": 0.3}
+        result = sordino.run(method=method, data="digits", store=tmp_path, set=settings, **keys)
+        return float(result["accuracy"]["personal"])
+
+    assert (accuracy(0.001) == accuracy(100.0)) == ("clip" in idle_keys(f"{method}[privacy=none]"))

@@ -88,10 +88,13 @@ def planned_epsilon(allowance: Allowance, turns: float, delta: float) -> float |
     largest = float(records.budgets.max())
     if not math.isfinite(largest):
         return None
-    if len(set(records.multipliers.tolist())) == 1:  # else everybody's noise was made for a budget
-        charges = {(records.charge(client), int(turns)) for client, turns in enumerate(records.turns)}
+    for budget in set(records.budgets.tolist()):
+        who = [client for client, own in enumerate(records.budgets.tolist()) if own == budget]
+        if len({float(records.multipliers[client]) for client in who}) > 1:
+            continue  # each client's noise was made for the budget
+        charges = {(records.charge(client), int(records.turns[client])) for client in who}
         trained = [record_epsilon(((rate, z, steps * times),), delta) for (rate, z, steps), times in charges if times]
-        largest = max(largest, *trained)
+        largest = max([largest, *trained])
     return largest
 
 
