@@ -529,6 +529,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("rounds pay for the histogram", "share * turns / (1 - share - others)", "share * turns"),
             ("twice the share of records", "CellCounts(1.0, share, cells)", "CellCounts(1.0, 2 * share, cells)"),
             ("noise is told too small", "release.weight(gate.allowance, who) / len", "0.5 / len"),
+            ("withheld: nobody says so", "        if not lost:\n", "        if True:\n"),
+            (
+                "withheld: means over clients count as sums over records",
+                "Released(counts, deviations[HISTOGRAM], of_records)",
+                "Released(counts, deviations[HISTOGRAM], True)",
+            ),
         ],
     ),
     (
@@ -2253,6 +2259,46 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("paid sums: near records have rows that are too long", "SHARES[1:5].sum())", "4 * SHARES.sum())"),
             ("paid sums: intervals of errors forget the noise", "spread = noise[1] + max(", "spread = max("),
             ("paid sums: drowned errors are told", "if math.sqrt(noise[1]) < DROWNED * value[1]:", "if True:"),
+            ("withheld: errors of hardly any records are told", "if not released.deviation < FEW * ", "if 0 * "),
+            ("withheld: errors of few records are told", "FEW = 0.2\n", "FEW = 0.6\n"),
+            ("withheld: drowned squares are told", "if not math.sqrt(noise[2]) < DROWNED * value[2]:", "if False:"),
+            (
+                "withheld: shares of a drowned variance are told",
+                "if not math.sqrt(noise_variance(released, variance)) < DROWNED * held:",
+                "if False:",
+            ),
+        ],
+    ),
+    (
+        "tasks/intervals.py",
+        "tests/federation/test_evaluation.py tests/tasks/test_paid_sums.py",
+        [
+            ("withheld: four times the noise drowns", "DROWNED = 0.5\n", "DROWNED = 2.0\n"),
+            (
+                "withheld: noise of one cell is that of all",
+                "released.deviation * math.sqrt(len(cells)) < DROWNED",
+                "released.deviation < DROWNED",
+            ),
+            ("withheld: drowned shares are told", "if not is_known(released, cells):", "if False:"),
+        ],
+    ),
+    (
+        "tasks/histogram.py",
+        "tests/federation/test_evaluation.py",
+        [
+            ("withheld: areas of a drowned class are told", "if is_known(released, rare) and", "if"),
+            ("withheld: areas of drowned others are told", " and is_known(released, common):", ":"),
+            ("withheld: recall of a drowned class is told", "recall, rare)", "recall, everybody)"),
+            (
+                "withheld: drowned calibration is told",
+                '["calibration"] = None\n    if is_known(released, everybody):',
+                '["calibration"] = None\n    if True:',
+            ),
+            (
+                "withheld: drowned calibration of classes is told",
+                '"calibration": None}\n    if is_known(released, everybody):',
+                '"calibration": None}\n    if True:',
+            ),
         ],
     ),
     (
@@ -2270,6 +2316,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "torch.cat(found, dim=-1)",
             ),
             ("several: the mean is over known and unknown", "/ known.sum(axis=0)", "/ len(known) / 2"),
+            (
+                "withheld: the noise on one of several outcomes is told too small",
+                "Released(mine * whole, released.deviation * whole,",
+                "Released(mine * whole, released.deviation,",
+            ),
         ],
     ),
     (
@@ -2287,6 +2338,29 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "paid sums: intervals of scores forget the noise",
                 "SURE * math.sqrt(noise + value",
                 "SURE * math.sqrt(value",
+            ),
+            (
+                "withheld: curves of hardly any records are told",
+                "if not (total > 0 and (noisy < FEW * total * self._shares(released.counts)[2]).all()):",
+                "if False:",
+            ),
+            ("withheld: curves of few records are told", "FEW = 0.25\n", "FEW = 1.0\n"),
+            (
+                "withheld: the first interval alone decides",
+                "(noisy < FEW * total * self._shares(released.counts)[2]).all()",
+                "noisy[0] < FEW * total",
+            ),
+            ("withheld: drowned scores are told", "if math.sqrt(noise) < DROWNED * value:", "if True:"),
+            ("withheld: calibration without a meaning is told", "if away < DROWNED:", "if True:"),
+            (
+                "withheld: negative hazards are held to zero",
+                "events / np.maximum(at_risk - last_seen / 2, LEAST_AT_RISK), 1)",
+                "np.maximum(events, 0) / np.maximum(at_risk - last_seen / 2, LEAST_AT_RISK), 1)",
+            ),
+            (
+                "withheld: negative losses are held to zero",
+                "last_seen / np.maximum(at_risk - events / 2, LEAST_AT_RISK), 1)",
+                "np.maximum(last_seen, 0) / np.maximum(at_risk - events / 2, LEAST_AT_RISK), 1)",
             ),
         ],
     ),

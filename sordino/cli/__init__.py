@@ -18,7 +18,7 @@ from sordino.cli.catalogue import explain, methods, models
 from sordino.cli.compare import compare
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
-from sordino.cli.deploy import INTERRUPTED, deploy, join, serve_commands, site_commands
+from sordino.cli.deploy import INTERRUPTED, deploy, join, serve_commands
 from sordino.cli.plain import plain_help
 from sordino.cli.planning import advise, plan
 from sordino.cli.reports import ledger, report, statement
@@ -26,6 +26,7 @@ from sordino.cli.reproduce import reproduce
 from sordino.cli.run import RunStoppedError, resume, run
 from sordino.cli.runs import rm, runs
 from sordino.cli.services import install_server, install_site, migrate
+from sordino.cli.site import site_commands
 from sordino.cli.trained import export, predict, show
 from sordino.errors import ProblemsError, UserError, quoted
 from sordino.report.terminal import degrade

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import re
 import shlex
@@ -25,7 +23,7 @@ from sordino.data.column_kinds import (
     suggest_bins,
     suggest_cuts,
 )
-from sordino.data.formats import quote, read_bytes, reading
+from sordino.data.formats import quote
 from sordino.data.own import client_paths
 from sordino.data.questions import (
     FEW_CODES,
@@ -58,13 +56,11 @@ from sordino.data.schema import (
     Time,
     canonical,
 )
-from sordino.data.tables import DELIMITERS, TextTable, read_table
+from sordino.data.tables import DECIMAL_COMMA, TextTable, guess_format, read_table
 from sordino.errors import UserError, refuse, unknown
 from sordino.tasks import TASKS, Classification, Regression, SeveralLabels, Survival
 from sordino.util.toml import toml_key, toml_value
 
-ENCODINGS = ("utf-8", "cp1252")
-"""Tried in this order: what is no UTF-8 comes from an office program, as a rule."""
 MAX_CATEGORIES = 20
 """Texts with more different values than this are no categories, unless most values come often."""
 FEW_TEXTS = 0.2
@@ -84,7 +80,6 @@ FEWEST_PERSONS = 5
 MAX_MEAN_ROWS = 20
 """Most rows that a person has in the mean, where codes may name persons."""
 DATE = re.compile(r"^(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?$")
-DECIMAL_COMMA = re.compile(r"^[+-]?\d+,\d+$")
 
 
 @dataclass(frozen=True)
@@ -209,7 +204,7 @@ def _read_tables(paths: Sequence[Path]) -> tuple[dict[str, Format], list[TextTab
     tables, problems = [], []
     for path in paths:
         try:
-            written[path.stem] = format_of(path)
+            written[path.stem] = guess_format(path)
             tables.append(read_table(path, written[path.stem]))
         except UserError as error:
             problems.append(str(error))
@@ -229,40 +224,6 @@ def _check_features(folder: Path, label: str, labels: Sequence[str], guesses: Ma
         f"The tables of {folder} have nothing beside the label {label!r} to learn from"
         f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
     )
-
-
-def format_of(path: Path) -> Format:
-    """Guess the delimiter, encoding and decimal mark of a CSV file."""
-    if path.suffix.lower() == ".parquet":
-        return Format()
-    with reading(path, "it is not a CSV text"):
-        contents = read_bytes(path)
-        encoding = next((name for name in ENCODINGS if _decodes(contents, name)), "latin-1")
-        text = contents.decode(encoding)
-        lines = [line for line in text.splitlines()[:20] if line.strip()]
-        if not lines:
-            raise UserError(f"The file {path} is empty; its first line must name the columns.")
-        delimiter = max(DELIMITERS, key=lambda one: (_cells_per_line(lines, one), -DELIMITERS.index(one)))
-        cells = [cell.strip() for row in csv.reader(io.StringIO(text, ""), delimiter=delimiter) for cell in row]
-    comma = delimiter != "," and any(DECIMAL_COMMA.match(cell) for cell in cells)
-    return Format(delimiter=delimiter, encoding=encoding, decimal="," if comma else ".")
-
-
-def _decodes(contents: bytes, encoding: str) -> bool:
-    try:
-        contents.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _cells_per_line(lines: list[str], delimiter: str) -> int:
-    """Number of cells into which a delimiter divides every line; 1 where lines differ."""
-    try:
-        counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
-    except csv.Error:  # whole lines as one cell may be longer than a cell can be
-        return 1
-    return counts.pop() if len(counts) == 1 else 1
 
 
 def _odd_formats(schema: Schema) -> list[str]:

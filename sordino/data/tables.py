@@ -1,9 +1,12 @@
-"""Reading of a user's CSV or Parquet file into named columns, with errors that name file and column."""
+"""Reading of a user's CSV or Parquet file into named columns, with errors that name file and column, and guesses of how
+a CSV file is written."""
 
 from __future__ import annotations
 
 import csv
+import io
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.data.formats import corrupt, quote, reading
+from sordino.data.formats import corrupt, quote, read_bytes, reading
 from sordino.data.schema import Format
 from sordino.errors import UserError
 
@@ -21,6 +24,9 @@ REAL = "biuf"
 
 DELIMITERS = (",", ";", "\t", "|")
 """Usual characters between cells."""
+ENCODINGS = ("utf-8", "cp1252")
+"""Tried in this order: what is no UTF-8 comes from an office program, as a rule."""
+DECIMAL_COMMA = re.compile(r"^[+-]?\d+,\d+$")
 
 
 @dataclass(frozen=True)
@@ -116,3 +122,37 @@ def read_parquet(path: Path) -> TextTable:
         check_names(path, table.column_names)
         columns = {name: table.column(name).to_pylist() for name in table.column_names}
         return TextTable(path, columns, tuple(range(1, table.num_rows + 1)))
+
+
+def guess_format(path: Path) -> Format:
+    """Guess the delimiter, encoding and decimal mark of a CSV file."""
+    if path.suffix.lower() == ".parquet":
+        return Format()
+    with reading(path, "it is not a CSV text"):
+        contents = read_bytes(path)
+        encoding = next((name for name in ENCODINGS if _decodes(contents, name)), "latin-1")
+        text = contents.decode(encoding)
+        lines = [line for line in text.splitlines()[:20] if line.strip()]
+        if not lines:
+            raise UserError(f"The file {path} is empty; its first line must name the columns.")
+        delimiter = max(DELIMITERS, key=lambda one: (_cells_per_line(lines, one), -DELIMITERS.index(one)))
+        cells = [cell.strip() for row in csv.reader(io.StringIO(text, ""), delimiter=delimiter) for cell in row]
+    comma = delimiter != "," and any(DECIMAL_COMMA.match(cell) for cell in cells)
+    return Format(delimiter=delimiter, encoding=encoding, decimal="," if comma else ".")
+
+
+def _decodes(contents: bytes, encoding: str) -> bool:
+    try:
+        contents.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _cells_per_line(lines: list[str], delimiter: str) -> int:
+    """Number of cells into which a delimiter divides every line; 1 where lines differ."""
+    try:
+        counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+    except csv.Error:  # whole lines as one cell may be longer than a cell can be
+        return 1
+    return counts.pop() if len(counts) == 1 else 1

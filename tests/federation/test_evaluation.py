@@ -17,7 +17,7 @@ from sordino.errors import Stopped, UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.federation.client import HISTOGRAM, STEP, Question
-from sordino.federation.evaluation import message_of
+from sordino.federation.evaluation import Evaluation, message_of
 from sordino.planning.plan import plan_of
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.ledger import Ledger
@@ -29,7 +29,7 @@ from sordino.store.run_files import RunFiles
 from sordino.store.store import Store, runs_in
 from sordino.tasks import Classification
 from sordino.tasks.histogram import EDGES, SCORES, cell_count, cells_of, figures_of, true_figures
-from sordino.tasks.intervals import Released
+from sordino.tasks.intervals import Figure, Released
 from sordino.terms import Facts, derive_costs
 
 SICK = Classification.of(("healthy", "ill"))
@@ -245,6 +245,69 @@ def test_intervals_hold_the_truth() -> None:
 def test_what_noise_drowns_is_withheld() -> None:
     counts = np.full(cell_count(SICK), 5.0)
     assert set(figures_of(SICK, Released(counts, 50.0, True)).values()) == {None}
+
+
+def told(task: Classification, counts: list[int], deviation: float) -> set[str]:
+    """Figures that are told at so much noise on each count."""
+    found = figures_of(task, Released(np.array(counts, dtype=float), deviation, True))
+    return {name for name, one in found.items() if one is not None}
+
+
+def test_figures_end_where_noise_is_half_of_the_records_they_are_about() -> None:
+    """Recall is about the 300 ill in 30 cells: noise on their number is sqrt(30) that on a cell, and half of them 150.
+    Accuracy and calibration are about all 600 in 60 cells."""
+    everybody, ill = {"accuracy", "calibration"}, {"auc", "recall"}
+    counts = [10] * cell_count(SICK)
+    assert SCORES == 30
+    assert told(SICK, counts, 0.999 * 150 / 30**0.5) == everybody | ill
+    assert told(SICK, counts, 1.001 * 150 / 30**0.5) == everybody
+    assert told(SICK, counts, 0.999 * 300 / 60**0.5) == everybody
+    assert told(SICK, counts, 1.001 * 300 / 60**0.5) == set()
+
+
+def test_an_area_needs_both_classes() -> None:
+    """Noise of 6 drowns 60 records in 30 cells, and not 3,000."""
+    few, many = [2] * SCORES, [100] * SCORES
+    assert told(SICK, many + few, 6.0) == {"accuracy", "calibration"}
+    assert told(SICK, few + many, 6.0) == {"accuracy", "calibration", "recall"}
+    assert told(SICK, many + few, 5.0) == {"accuracy", "calibration", "recall", "auc"}
+
+
+def test_figures_of_several_classes_end_likewise() -> None:
+    """200 records in 20 cells."""
+    three = Classification.of(("a", "b", "c"))
+    counts = [10] * cell_count(three)
+    assert told(three, counts, 0.999 * 100 / 20**0.5) == {"accuracy", "calibration"}
+    assert told(three, counts, 1.001 * 100 / 20**0.5) == set()
+
+
+def test_what_is_withheld_is_named_with_what_to_do() -> None:
+    figures = {"accuracy": Figure(0.9, 0.8, 1.0), "auc": None, "recall": None}
+    (note,) = Evaluation(figures, 3.5, 60, 400.0).notes()
+    assert note.startswith(
+        "The private evaluation cannot report auc, recall: noise of standard deviation 3.5 on each of 60"
+    )
+    assert note.endswith("Raise evaluation_share.")
+    (note,) = Evaluation(figures, 3.5, 60, None).notes()
+    assert note.endswith("Raise evaluation_share, or protect records: whole clients count as one each.")
+    assert Evaluation({"accuracy": Figure(0.9, 0.8, 1.0)}, 3.5, 60, 400.0).notes() == []
+
+
+@pytest.mark.parametrize(("method", "records"), [("dp-fedavg", False), ("dp-fedsgd", True)])
+def test_means_over_clients_are_not_taken_for_sums_over_records(
+    method: str, records: bool, clinics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six shares would be taken for six records, and leave open more than 600 do."""
+    found: list[Released] = []
+    figures = Classification.evaluation_figures
+    monkeypatch.setattr(
+        Classification, "evaluation_figures", lambda task, released: found.append(released) or figures(task, released)
+    )
+    keys = {**KEYS, "data": str(clinics), "partition": None, "store": tmp_path, "method": method}
+    evaluation = sordino.run(**keys)["evaluation"]
+    (released,) = found
+    assert released.records is records
+    assert (evaluation["records"] is None) is not records
 
 
 def test_true_figures_weigh_records() -> None:

@@ -9,6 +9,7 @@ import torch
 from sordino.errors import UserError
 from sordino.tasks import NextToken, Regression, Survival, Task
 from sordino.tasks import error_sums as errors
+from sordino.tasks.brier_sums import CELL, ERROR, BrierSums
 from sordino.tasks.intervals import Released
 
 DAYS = Regression(0.0, 60.0, "days")
@@ -176,6 +177,71 @@ def test_errors_are_withheld_where_noise_hides_them_and_not_the_records() -> Non
     sums = DAYS.evaluation_rows(said, targets).astype(np.float64).sum(axis=0)
     found = DAYS.evaluation_figures(Released(sums, 3.9, True))
     assert {name for name, one in found.items() if one is None} == {"r2", "rmse", "mae"}
+
+
+def told(task: Task, sums: np.ndarray, deviation: float) -> set[str]:
+    """Figures that are told at so much noise on each sum."""
+    return {name for name, one in task.evaluation_figures(Released(sums, deviation, True)).items() if one is not None}
+
+
+def test_figures_of_numbers_end_where_noise_is_a_fifth_of_the_records() -> None:
+    """The first sum of 1,000 records is 0.2 x 1,000, and a fifth of that is 40."""
+    said, targets = days(np.random.default_rng(7), 1000)
+    sums = DAYS.evaluation_rows(said, targets).astype(np.float64).sum(axis=0)
+    assert told(DAYS, sums, 39.9) == {"bias", "near"}
+    assert told(DAYS, sums, 40.1) == set()
+
+
+def sums_of_times(records: int, curves: np.ndarray) -> np.ndarray:
+    """Sums over so many records in each cell: with an event in each of the four intervals, last seen in each, and seen
+    behind the last cut. Of each kind one curve (9, 4)."""
+    times = np.array([3.0, 9.0, 18.0, 30.0, 3.0, 9.0, 18.0, 30.0, 50.0])
+    targets = RELAPSE.encoded(times, np.repeat([1, 0], [4, 5]))
+    rows = RELAPSE.evaluation_rows(np.column_stack([curves.sum(axis=1), curves]), targets)
+    return records * rows.astype(np.float64).sum(axis=0)
+
+
+HOPES = np.tile([0.9, 0.7, 0.5, 0.3], (9, 1))
+"""The same curve for everybody."""
+
+
+def test_figures_of_times_end_where_noise_is_a_quarter_of_those_at_risk() -> None:
+    """In the last interval 300 of 900 records are at risk, in three cells: the noise on their number is 2 sqrt(3) that
+    on an entry, and a quarter of them 75. In the first interval it would be 6 and 225."""
+    sums = sums_of_times(100, HOPES)
+    edge = 75 / (2 * 3**0.5)
+    assert told(RELAPSE, sums, 0.999 * edge) == {"constant_brier", "calibration"}
+    assert told(RELAPSE, sums, 1.001 * edge) == set()
+
+
+def test_a_score_is_withheld_where_noise_is_half_of_it() -> None:
+    """That of curves which are right is zero, whatever the noise; that of the Kaplan-Meier curve is not."""
+    times = np.array([3.0, 9.0, 18.0, 30.0, 3.0, 9.0, 18.0, 30.0, 50.0])
+    right = (times[:, None] > np.array(RELAPSE.cuts)).astype(float)
+    assert told(RELAPSE, sums_of_times(100, right), 10.0) == {"constant_brier", "calibration"}
+    assert told(RELAPSE, sums_of_times(100, HOPES), 10.0) == {"integrated_brier", "constant_brier", "calibration"}
+
+
+def test_calibration_is_withheld_where_its_interval_says_nothing() -> None:
+    """Nine records leave more than half to both sides open, without any noise; 27 do not."""
+    assert "calibration" not in told(RELAPSE, sums_of_times(1, HOPES), 1e-9)
+    assert "calibration" in told(RELAPSE, sums_of_times(3, HOPES), 1e-9)
+
+
+def test_negative_counts_take_back_what_noise_gave_others() -> None:
+    """Of 1,000 records 100 had their event, or were last seen, in the first interval and -50 in the second: 950 come
+    through all four, not the 900 that would if counts were held to zero."""
+    brier = BrierSums(RELAPSE.cuts)
+    events, last_seen = (np.zeros(brier.entries) for _ in range(2))
+    events[[0, 1, 8]] = np.array([100, -50, 950]) * CELL
+    last_seen[[4, 5, 8]] = np.array([100, -50, 950]) * CELL
+    last_seen[16] = 190 * ERROR * brier.integral[3] ** 0.5  # squared errors at the last cut come to 190
+    calibration = brier.figures(Released(events, 1e-9, True))["calibration"]
+    assert calibration is not None
+    assert calibration.value == pytest.approx(-0.05)  # nobody was expected to have it
+    score = brier.figures(Released(last_seen, 1e-9, True))["integrated_brier"]
+    assert score is not None
+    assert score.value == pytest.approx(brier.integral[3] * 190 / 0.95 / 1000)
 
 
 @pytest.mark.parametrize("name", ["numbers", "times"])

@@ -13,13 +13,12 @@ import torch
 from pydantic import ValidationError
 
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.data.draft import format_of
 from sordino.data.encoding import Encoding, Source
 from sordino.data.own import PERSON_ARRAY, ClientFile, number_labels, read_arrays
 from sordino.data.people import known_people, people_of
 from sordino.data.persons import collect, draw_rows, number_codes
 from sordino.data.schema import Format, PersonRules, Schema
-from sordino.data.tables import TextTable, read_table
+from sordino.data.tables import TextTable, guess_format, read_table
 from sordino.deploy.app import METHOD, AppUpdate
 from sordino.deploy.site.rules import WRITTEN, RefusedError, Rules
 from sordino.deploy.terms import DeployedTerms
@@ -50,7 +49,7 @@ def read_records(folder: Path, rules: Rules) -> SiteFile:
         return SiteFile(path, None)
     if path.suffix.lower() == ".npz":
         return SiteFile(path, read_arrays(path, None if rules.person is None else PersonRules(rules.person)))
-    return SiteFile(path, read_table(path, own_format(rules, format_of(path))))
+    return SiteFile(path, read_table(path, own_format(rules, guess_format(path))))
 
 
 def own_format(rules: Rules, otherwise: Format) -> Format:
@@ -67,7 +66,7 @@ def format_by(schema: Schema, path: Path, rules: Rules) -> Format:
     of its file, then what it says of all files, unless this one plainly has another delimiter."""
     found = schema.files.get(rules.name, schema.files.get(path.stem))
     if found is None:
-        looks = format_of(path)
+        looks = guess_format(path)
         found = looks if looks.delimiter != schema.delimiter else schema
     return own_format(rules, found)
 
@@ -181,7 +180,7 @@ def _encode_table(table: TextTable, terms: DeployedTerms, rules: Rules) -> tuple
     if set(table.columns) != set(wanted):
         raise UserError(f"{table.path} does not have the declared columns {', '.join(schema.columns)}.")
     in_order = replace(table, columns={name: table.columns[name] for name in wanted})
-    return _encode(in_order, schema, own_format(rules, format_of(table.path)), "options")
+    return _encode(in_order, schema, own_format(rules, guess_format(table.path)), "options")
 
 
 def _to_tensors(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,9 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sordino.data.draft import format_of
 from sordino.data.schema import Format, Schema
-from sordino.data.tables import TextTable
+from sordino.data.tables import TextTable, guess_format
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.site.data import fingerprint_records, keyed_fingerprint, read_by, read_records
@@ -96,7 +95,7 @@ def _csv_format_keys(path: Path) -> dict[str, Any]:
     the error is raised where its records are."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return {}
-    found, usual = format_of(path), Format()
+    found, usual = guess_format(path), Format()
     return {key: getattr(found, key) for key in WRITTEN if getattr(found, key) != getattr(usual, key)}
 
 
