@@ -59,8 +59,8 @@ OF_CLIENTS = {
 
 
 WEIGHT_OF_OUTCOME = 10
-"""Added weight of the columns of each further outcome: a narrow terminal drops the heaviest first. Columns of the metric
-by which clients are compared have none."""
+"""Added weight of the columns of each further outcome: a narrow terminal drops the heaviest first. Columns of the
+metric by which clients are compared have none."""
 
 
 def metric_words(names: Collection[str], words: Mapping[str, str], positive: str | None = None) -> dict[str, str]:
