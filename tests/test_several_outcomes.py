@@ -163,8 +163,8 @@ def stated(visits: Path, story: str, folder: Path, unit: str | None = None) -> t
     keys = ("--data", visits, "--schema", schema, "--workers=1", "--epsilon=8", "--rounds=3", "--store", folder / "st")
     run = command("run", *keys, "--json").document
     asked = ("statement", run["run"], "--store", folder / "st")
-    command(*asked, "-o", folder / "s.md")
-    return run, command(*asked, "--json").document, (folder / "s.md").read_text()
+    told = command(*asked, "-o", folder / "s.md", "--json").document
+    return run, told, (folder / "s.md").read_text()
 
 
 @pytest.mark.parametrize("story", STORIES)
