@@ -51,16 +51,15 @@ def git(*arguments: str) -> bytes:
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code of the release, from the repository's history."""
     try:
-        commit = git(
-            "log", "-1", "--format=%H", f'-SVERSION = "{RELEASE}"', "--diff-filter=AM", "--", "sordino/version.py"
-        )
+        changes = git("log", "--format=%H", f'-SVERSION = "{RELEASE}"', "--diff-filter=AM", "--", "sordino/version.py")
+        commit = b"".join(changes.split()[-1:])  # the first: later ones took the number away again
         shallow = git("rev-parse", "--is-shallow-repository").strip() == b"true"
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("there is no git, or no history of this code")
     if shallow or not commit:
         pytest.skip(f"the history does not reach back to version {RELEASE}")
     place = tmp_path_factory.mktemp("release")
-    with tarfile.open(fileobj=io.BytesIO(git("archive", commit.decode().strip(), "sordino"))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(git("archive", commit.decode(), "sordino"))) as archive:
         archive.extractall(place, filter="data")
     return place
 
