@@ -1,4 +1,4 @@
-"""Randomness: the ground of a run, its noise, its coins, and masks of its dropout.
+"""Randomness: the ground of a run, its noise and coins, and the masks of dropout.
 
 Two kinds are kept apart. The *ground* (partition, batches, initial model, order of turns) is a function of the seed
 alone, so that methods are compared on the same ground. *Noise and coins* are functions of the seed, of the
@@ -34,8 +34,9 @@ are values: two runs with equal coins would not be two independent samples, as t
 from one run to the next, a `nonce` of the operating system therefore enters the keys of noise and coins. It is made for
 each run and stored with it, so that a resumed run repeats its draws.
 
-**Masks.** A network's dropout on sampled records is drawn from words that are as secret as coins, new for each gradient:
-who could repeat the masks of a batch's places would see in the other records' gradients whether a record took a place.
+**Masks.** A network's dropout on sampled records is drawn from words that are as secret as coins, new for each
+gradient: who could repeat the masks of a batch's places would see in the other records' gradients whether a record took
+a place.
 
 **Normal numbers** come in pairs, by Box and Muller: (R cos a, R sin a) with P(R > r) = exp(-r^2 / 2) and a uniform
 angle. One word of 32 bits stands for the probability p = exp(-R^2 / 2), another for the angle.
